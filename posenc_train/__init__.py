@@ -1,0 +1,3 @@
+"""Train small models short, evaluate them long, with every position scheme."""
+
+__version__ = "0.1.0"

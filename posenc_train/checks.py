@@ -1,0 +1,473 @@
+"""What a configuration may hold. Plain dicts in, one-line complaints out; imports no torch and no Hydra.
+
+`check(cfg)` looks at every key by itself (RULES, CLASSES, PROTOCOLS), then at the keys that must agree.
+The settings of a scheme, sampling or task of this package must be those of its YAML file, with values of the
+same type; the settings of a user's own class are that class's business.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+PACKAGE = Path(__file__).resolve().parent
+# An installed wheel carries conf/ inside the package; in a checkout it stands beside it.
+CONF = str(PACKAGE / "conf" if (PACKAGE / "conf").is_dir() else PACKAGE.parent / "conf")
+
+NAMED = ("position", "sampling", "task", "model")  # groups whose choice is in cfg["names"]
+CLASS_GROUPS = ("position", "sampling", "task")  # groups whose settings go to a class
+MULTIPLE = ("extension", "protocol")  # groups of which several files can be chosen at once
+GROUPS = (*NAMED, *MULTIPLE, "optim", "trainer", "logger", "experiment")
+OPTIONAL = ("run", "trust", "gate", "jobs", "experiment")  # what a training configuration need not have
+
+
+class UserError(Exception):
+    """A mistake of the person at the keyboard, in one line: `key=value: what is allowed; remedy`."""
+
+
+# ---------------------------------------------------------------- rules for one value
+
+
+class Rule(NamedTuple):
+    allowed: str  # completes "must be …"
+    test: Callable[[Any], bool]
+    meant: Callable[[Any], Any] = lambda v: v  # the value that one of another type plainly stands for
+
+
+def whole(low: int, high: int | None = None) -> Rule:
+    """An integer in low … high, both included. true and 1.0 are not integers here."""
+    text = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
+    return Rule(text, lambda v: type(v) is int and low <= v and (high is None or v <= high))
+
+
+def number(text: str, test: Callable[[float], bool]) -> Rule:
+    """A finite number; 1 stands for 1.0, so that the two spellings are one configuration."""
+
+    def finite(v: Any) -> bool:
+        return type(v) in (int, float) and abs(v) < 1e300
+
+    def meant(v: Any) -> Any:
+        return float(v) if finite(v) else v
+
+    return Rule(f"a number {text}".strip(), lambda v: finite(v) and test(v), meant)
+
+
+def one_of(*choices: str) -> Rule:
+    return Rule("one of " + ", ".join(choices), lambda v: v in choices, _as_text)
+
+
+def maybe(rule: Rule) -> Rule:
+    return Rule(f"{rule.allowed}, or null", lambda v: v is None or rule.test(v), rule.meant)
+
+
+def list_of(rule: Rule, example: str) -> Rule:
+    """A list of at least one; a single value stands for a list of one."""
+
+    def test(v: Any) -> bool:
+        return isinstance(v, list) and len(v) > 0 and all(map(rule.test, v))
+
+    return Rule(f"a list, each {rule.allowed}, such as {example}", test, lambda v: [v] if rule.test(v) else v)
+
+
+def pair_of(rule: Rule, example: str) -> Rule:
+    def test(v: Any) -> bool:
+        return isinstance(v, list) and len(v) == 2 and all(map(rule.test, v))
+
+    def meant(v: Any) -> Any:
+        return list(map(rule.meant, v)) if isinstance(v, list) else v
+
+    return Rule(f"a list of two, each {rule.allowed}, such as {example}", test, meant)
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if type(value) is int else value  # Hydra reads precision=32 and study=2026 as integers
+
+
+def _same_type(example: Any) -> Rule:
+    if isinstance(example, bool):
+        return FLAG
+    if isinstance(example, int):
+        return Rule("an integer", lambda v: type(v) is int)
+    if isinstance(example, float):
+        return number("", lambda v: True)
+    return TEXT if isinstance(example, str) else Rule("anything", lambda v: True)
+
+
+STUDY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
+POSITIVE = number("above 0", lambda v: v > 0)
+AT_LEAST_ZERO = number("of at least 0", lambda v: v >= 0)
+FRACTION = number("from 0 to 1", lambda v: 0 <= v <= 1)
+BELOW_ONE = number("of at least 0 and below 1", lambda v: 0 <= v < 1)
+FLAG = Rule("true or false", lambda v: type(v) is bool)
+TEXT = Rule("a text", lambda v: type(v) is str and v != "")
+PATH = Rule("a path", lambda v: type(v) is str and v not in ("", "None"))  # None was meant to be null
+HUB = Rule("namespace/name", lambda v: type(v) is str and re.fullmatch(r"[\w.-]+/[\w.-]+", v) is not None)
+NAME = Rule(  # runs/wandb holds W&B's own files, and a leading dot would hide the folder
+    "a name of letters, digits, '.', '_' and '-', not starting with '.', and not 'wandb'",
+    lambda v: type(v) is str and STUDY.fullmatch(v) is not None and v.lower() != "wandb",
+    _as_text,
+)
+
+# Every key outside scheme, sampling, task and protocol. "" holds the keys at the top.
+RULES: dict[str, dict[str, Rule]] = {
+    "": {
+        "study": NAME,
+        "seed": whole(0, 2**32 - 1),
+        "train_length": whole(1),
+        "factors": maybe(list_of(whole(1), "[1,2,4,8]")),
+        "lengths": maybe(list_of(whole(1), "[128,512]")),
+        "init": maybe(PATH),
+        "run": PATH,
+        "trust": FLAG,
+        "gate": FRACTION,
+        "jobs": maybe(whole(1)),
+    },
+    "model": {
+        "width": whole(1),
+        "heads": whole(1),
+        "layers": whole(1),
+        "mlp": one_of("gelu", "swiglu"),
+        "qk_norm": FLAG,
+        "dropout": BELOW_ONE,
+        "attention": one_of("auto", "reference", "fused"),
+    },
+    "optim": {
+        "lr": POSITIVE,
+        "steps": whole(1),
+        "batch_size": whole(1),
+        "warmup": FRACTION,
+        "weight_decay": AT_LEAST_ZERO,
+        "betas": pair_of(BELOW_ONE, "[0.9,0.95]"),
+        "clip": maybe(POSITIVE),
+        "decay_to": FRACTION,
+    },
+    "trainer": {
+        "precision": one_of("32", "bf16"),
+        "threads": maybe(whole(1)),
+        "checkpoint_every": whole(1),
+        "log_every": whole(1),
+        "accelerator": one_of("auto", "cpu", "gpu"),
+        "workers": whole(0),
+    },
+    "logger": {"mode": one_of("offline", "online", "none")},
+    "experiment": {"grid": list_of(TEXT, "['position=nope,rope seed=0']")},
+}
+
+# Ranges for settings of classes of this package. A setting that is not here keeps the type of its YAML file.
+LONGEST = {"longest": maybe(whole(1)), "eval_seed": whole(0)}
+CLASSES: dict[str, dict[str, Rule]] = {
+    "Sinusoidal": {"base": POSITIVE, "scale": POSITIVE},
+    "Learned": {"reach": maybe(whole(1)), "beyond": one_of("refuse", "clamp")},
+    "Rope": {"base": POSITIVE, "pairing": one_of("half", "interleaved")},
+    "T5": {"buckets": whole(2), "max_distance": whole(2), "shared": FLAG},
+    "Text": {
+        "path": maybe(PATH),
+        "field": maybe(TEXT),
+        "hub": maybe(HUB),
+        "subset": maybe(TEXT),
+        "files": maybe(TEXT),
+        "revision": maybe(TEXT),
+        "tokenizer": maybe(PATH),
+        "bpe": maybe(whole(257)),
+        "processes": whole(1),
+        "bos": FLAG,
+        "windows": whole(1),
+        **LONGEST,
+    },
+    "Copy": {"alphabet": whole(2), "examples": whole(1), **LONGEST},
+}
+PROTOCOLS: dict[str, dict[str, Rule]] = {
+    "nonoverlapping": {},
+    "same_targets": {"k": maybe(whole(1))},
+    "per_position": {},
+    "free_running": {},
+}
+SCORES = {"Text": ("nonoverlapping", "same_targets", "per_position"), "Copy": ("free_running",)}
+SHORTEST = {"Copy": 5}  # tokens fed for one letter: (5 - 3) // 2
+
+
+# ---------------------------------------------------------------- a whole configuration
+
+
+def check(cfg: Mapping[str, Any]) -> None:
+    """Raise UserError for the first thing in a configuration that cannot be right.
+
+    Takes the configuration of any entry point; one that trains (has a model or a train_length) must be whole.
+    """
+    training = "train_length" in cfg or "model" in cfg
+    known = [*RULES[""], *GROUPS, "names"]
+    _refuse_unknown("", cfg, known)
+    _check_choices(cfg, training)
+    if training:
+        _refuse_missing("", cfg, [key for key in known if key not in OPTIONAL])
+        _check_names(cfg["names"])
+    for section, values, rules in sections(cfg):
+        _must_be_settings(section, values)
+        if section:
+            _refuse_unknown(section, values, rules)
+        if section and training:
+            _refuse_missing(section, values, rules)
+        _check_values(section, values, rules)
+    _check_paths(cfg)
+    if training:
+        _check_agreement(cfg)
+
+
+def tidy(cfg: dict[str, Any]) -> dict[str, Any]:
+    """Put what is plainly meant in place of a value of another type (RULES say what); returns cfg."""
+    for _, values, rules in sections(cfg):
+        if isinstance(values, dict):
+            values |= {key: rule.meant(values[key]) for key, rule in rules.items() if key in values}
+    return cfg
+
+
+def lengths(cfg: Mapping[str, Any]) -> list[int]:
+    """Evaluation lengths in tokens fed, in the order given, each once."""
+    given = cfg["lengths"] or [factor * cfg["train_length"] for factor in cfg["factors"]]
+    return list(dict.fromkeys(given))
+
+
+def sections(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, Rule]]]:
+    """(name, settings, rules) of every part of a configuration that has rules."""
+    for section, rules in RULES.items():
+        if not section or section in cfg:
+            yield section, cfg[section] if section else cfg, rules
+    for group in CLASS_GROUPS:
+        rules = _class_rules(cfg, group)
+        if rules is not None:
+            yield group, cfg[group], rules
+    for name, settings in _as_mapping(cfg.get("protocol")).items():
+        if name in PROTOCOLS:
+            yield f"protocol.{name}", settings, PROTOCOLS[name]
+
+
+def _class_rules(cfg: Mapping[str, Any], group: str) -> dict[str, Rule] | None:
+    """Rules for the settings of a class: those of its file. None if it is another class than the file's."""
+    file = file_settings(group, _as_mapping(cfg.get("names")).get(group))
+    if file is None or file.get("_target_") != _as_mapping(cfg.get(group)).get("_target_"):
+        return None
+    known = CLASSES.get(_class_name(file["_target_"]), {})
+    return {key: known.get(key) or _same_type(value) for key, value in file.items()}
+
+
+def kind(cfg: Mapping[str, Any], group: str) -> str:
+    """The class of a scheme, sampling or task if it is one of this package with its own file, or ''."""
+    return "" if _class_rules(cfg, group) is None else _class_name(cfg[group]["_target_"])
+
+
+def _class_name(target: str) -> str:
+    return target.rpartition(".")[2]
+
+
+# ---------------------------------------------------------------- one key at a time
+
+
+def _check_choices(cfg: Mapping[str, Any], training: bool) -> None:
+    for group in [g for g in CLASS_GROUPS if g in cfg]:
+        _must_be_settings(group, cfg[group])
+        target = cfg[group].get("_target_")
+        if not isinstance(target, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target):
+            raise UserError(f"{group}._target_={show(target)}: must be a class, such as wave.Wave in wave.py")
+    for group in MULTIPLE if training or "run" in cfg else ():
+        if not cfg.get(group):
+            raise UserError(f"{group}=[]: needs at least one of {', '.join(choices(group))}")
+        _must_be_settings(group, cfg[group])
+    _refuse_unknown("protocol", cfg.get("protocol", {}), PROTOCOLS)
+
+
+def _check_names(names: Any) -> None:
+    _must_be_settings("names", names)
+    for group in NAMED:
+        if not isinstance(names.get(group), str):
+            raise UserError(f"{group}={show(names.get(group))}: must be one of {', '.join(choices(group))}")
+
+
+def _check_values(section: str, values: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
+    for key, rule in rules.items():
+        if key in values and not rule.test(values[key]):
+            raise UserError(f"{dotted(section, key)}={show(values[key])}: must be {rule.allowed}")
+
+
+def _must_be_settings(key: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{key}={show(value)}: is a group; set one of its settings as {key}.<setting>=…")
+
+
+def _refuse_unknown(section: str, values: Mapping[str, Any], known: Iterable[str]) -> None:
+    for key in values:
+        if key not in known:
+            raise UserError(unknown_key(f"{dotted(section, key)}={show(values[key])}", section, known))
+
+
+def _refuse_missing(section: str, values: Mapping[str, Any], known: Iterable[str]) -> None:
+    for key in known:
+        if key not in values:
+            raise UserError(f"{dotted(section, key)}: is missing; take back what deleted it")
+
+
+def _check_paths(cfg: Mapping[str, Any]) -> None:
+    for key in ("run", "init"):
+        if cfg.get(key) is not None:
+            run_exists(key, cfg[key])
+    remedies = {
+        "path": "leave it out for the source of Python's standard library",
+        "tokenizer": "leave it out for bytes",
+    }
+    for key, remedy in remedies.items():
+        path = cfg["task"].get(key) if kind(cfg, "task") else None
+        if path is not None and not Path(path).exists():
+            raise UserError(f"task.{key}={path}: no such file or folder{_here(path)}; {remedy}")
+
+
+def run_exists(key: str, path: str) -> Path:
+    """The run folder at `path`, or a UserError that names the nearest one."""
+    if Path(path, "config.yaml").is_file():
+        return Path(path)
+    what = "has no config.yaml, so it is no run folder" if Path(path).is_dir() else "no such run folder"
+    runs = sorted(p.parent.as_posix() for p in Path("runs").glob("*/*/config.yaml"))
+    remedy = (
+        nearest(path, runs) or f"must be runs/<study>/<cell>{'' if runs else ', of which there is none yet'}"
+    )
+    raise UserError(f"{key}={path}: {what}{_here(path)}; {remedy}")
+
+
+def _here(path: str) -> str:
+    return "" if Path(path).is_absolute() else " in the current folder"
+
+
+# ---------------------------------------------------------------- keys that must agree
+
+
+def _check_agreement(cfg: Mapping[str, Any]) -> None:
+    if cfg["lengths"] is None and cfg["factors"] is None:
+        raise UserError("factors=null: must be a list of integers, such as [1,2,4,8], where lengths=null")
+    _check_heads(cfg)
+    _check_scheme(cfg)
+    _check_task(cfg)
+    _check_protocol(cfg)
+
+
+def _check_heads(cfg: Mapping[str, Any]) -> None:
+    width, heads = cfg["model"]["width"], cfg["model"]["heads"]
+    if width % heads:
+        raise UserError(f"model.heads={heads}: must divide model.width={width}; {choose(_divisors(width))}")
+    if kind(cfg, "position") == "Rope" and width // heads % 2:
+        head = f"makes the head width {width // heads} with model.width={width}"
+        even = f"position={cfg['names']['position']} rotates pairs and must have an even one"
+        remedy = choose(_divisors(width // 2)) if width % 2 == 0 else "choose an even model.width"
+        raise UserError(f"model.heads={heads}: {head}, but {even}; {remedy}")
+
+
+def _divisors(n: int) -> list[str]:
+    return [str(d) for d in range(1, n + 1) if n % d == 0]
+
+
+def _check_scheme(cfg: Mapping[str, Any]) -> None:
+    settings, train_length = cfg["position"], cfg["train_length"]
+    if kind(cfg, "position") == "T5" and settings["max_distance"] <= settings["buckets"] // 2:
+        least = f"more than half of position.buckets={settings['buckets']}, which hold one distance each"
+        raise UserError(f"position.max_distance={settings['max_distance']}: must be {least}")
+    if kind(cfg, "position") == "Learned" and (settings["reach"] or train_length) < train_length:
+        least = f"at least train_length={train_length}, or null for exactly that"
+        raise UserError(f"position.reach={settings['reach']}: must be {least}")
+
+
+def _check_task(cfg: Mapping[str, Any]) -> None:
+    task, asked = cfg["names"]["task"], lengths(cfg)
+    shortest = SHORTEST.get(kind(cfg, "task"), 1)
+    for key, value in {"train_length": [cfg["train_length"]], "lengths": asked}.items():
+        if min(value) < shortest:
+            raise UserError(f"{key}={min(value)}: must be at least {shortest}, the least of task={task}")
+    for one, other in ("path", "hub"), ("tokenizer", "bpe"):
+        if kind(cfg, "task") and None not in (cfg["task"].get(one), cfg["task"].get(other)):
+            raise UserError(
+                f"task.{one}={cfg['task'][one]}: must be null where task.{other} is given"
+            )
+    longest = cfg["task"].get("longest")
+    if kind(cfg, "task") and longest is not None and longest < max(asked):
+        least = f"at least the longest evaluation length, {max(asked)}, or null for that"
+        raise UserError(f"task.longest={longest}: must be {least}")
+
+
+def _check_protocol(cfg: Mapping[str, Any]) -> None:
+    task, chosen = cfg["names"]["task"], cfg["protocol"]
+    scores = SCORES.get(kind(cfg, "task"), chosen)
+    if not set(scores) & set(chosen):
+        raise UserError(f"protocol=[{','.join(chosen)}]: does not score task={task}; {choose(scores)}")
+    if "same_targets" in chosen and "same_targets" in scores:
+        k, shortest = chosen["same_targets"].get("k"), min(lengths(cfg))
+        if (k or cfg["train_length"] // 2) > shortest:
+            meaning = "" if k else f" (half of train_length={cfg['train_length']})"
+            least = f"at most the shortest evaluation length, {shortest}"
+            raise UserError(f"protocol.same_targets.k={show(k)}{meaning}: must be {least}")
+
+
+# ---------------------------------------------------------------- what the files say
+
+
+def choices(group: str) -> list[str]:
+    """The files of a group of this package."""
+    return sorted(file.stem for file in Path(CONF, group).glob("*.yaml"))
+
+
+@functools.cache
+def file_settings(group: str, name: str | None) -> Mapping[str, Any] | None:
+    """conf/<group>/<name>.yaml as plain values, with those of the files that its defaults list names.
+
+    None if there is no such file (a user's own, in another folder).
+    """
+    from omegaconf import OmegaConf
+
+    if name not in choices(group):
+        return None
+    settings = OmegaConf.to_container(OmegaConf.load(Path(CONF, group, f"{name}.yaml")))
+    inherited = [file_settings(group, other) for other in settings.pop("defaults", []) if other != "_self_"]
+    return MappingProxyType(functools.reduce(operator.or_, map(dict, inherited), {}) | settings)
+
+
+# ---------------------------------------------------------------- wording
+
+
+def dotted(section: str, key: str) -> str:
+    return f"{section}.{key}" if section else key
+
+
+def show(value: Any) -> str:
+    """A value as one would type it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(map(show, value)) + "]"
+    return str(value) if value != "" else "''"
+
+
+def choose(options: Iterable[str]) -> str:
+    return f"choose one of {', '.join(options)}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """'did you mean …?' or ''."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def join(*parts: str) -> str:
+    return " ".join(part for part in parts if part)
+
+
+def unknown_key(override: str, section: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
+    """The line for `key=value` whose key is not among the `known` ones of its section."""
+    allowed = [key for key in known if key not in ("_target_", "names")]
+    guess = nearest(override.partition("=")[0], [*(dotted(section, key) for key in allowed), *elsewhere])
+    has = f"has {', '.join(allowed)}" if allowed else "has no settings"
+    return join(f"{override}: no such key;", guess, section or "the configuration", has)
+
+
+def _as_mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,367 @@
+"""The configuration: composed by Hydra, checked, and handed to a script as one plain dict.
+
+A script reads
+
+    @entry("train")
+    def main(cfg: dict) -> None: ...
+
+What goes wrong before or inside it is one line on stderr if it is the person's mistake (UserError), and a
+traceback if it is ours. The names that follow from a configuration (label, cell, run folder) are here too.
+
+Hydra is imported inside the functions that need it: positions and model import UserError from here, and must
+work where there is no Hydra. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import os
+import re
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .checks import (
+    CONF,
+    GROUPS,
+    UserError,
+    check,
+    choices,
+    choose,
+    dotted,
+    file_settings,
+    join,
+    lengths,
+    nearest,
+    run_exists,
+    show,
+    tidy,
+    unknown_key,
+)
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+__all__ = ["CONF", "UserError", "cell_name", "check", "command_line", "compose", "entry", "expand", "label"]
+__all__ += ["lengths", "run_exists", "run_folder", "training_config"]
+
+Config = dict[str, Any]
+
+# ---------------------------------------------------------------- names that follow from a configuration
+
+UNTRAINED = (
+    "longest",
+    "eval_seed",
+    "windows",
+    "examples",
+    "processes",
+)  # settings of a task that change no weight
+PATHS = {("task", "path"), ("task", "tokenizer")}
+
+
+def training_config(cfg: Config) -> Config:
+    """The part of a configuration that decides the trained weights."""
+    keys = ("position", "sampling", "model", "optim", "train_length", "seed", "init")
+    part = {key: cfg[key] for key in keys}
+    part["task"] = {key: value for key, value in cfg["task"].items() if key not in UNTRAINED}
+    part["trainer"] = {"precision": cfg["trainer"]["precision"]}
+    return part
+
+
+def cell_name(cfg: Config) -> str:
+    """`rope-text-tiny-L128-s0-1a2b3c4d`: readable, one for every training configuration, safe unquoted."""
+    digest = hashlib.sha256(json.dumps(training_config(cfg), sort_keys=True).encode()).hexdigest()[:8]
+    words = [cfg["names"][group] for group in ("position", "task", "model")]
+    readable = "-".join([*words, f"L{cfg['train_length']}", f"s{cfg['seed']}"])
+    return re.sub(r"[^A-Za-z0-9._-]", "_", readable)[:200] + f"-{digest}"
+
+
+def run_folder(cfg: Config) -> Path:
+    """`runs/<study>/<cell>`, relative to the caller's folder."""
+    return Path("runs", cfg["study"], cell_name(cfg))
+
+
+def label(cfg: Config, group: str) -> str:
+    """`rope`, or `rope(base=500000.0)` where settings differ from the file's.
+
+    A user's own class states all of its settings, `wave.Wave(period=64)`: a reader of the table does not have
+    the file that would tell the defaults. Paths are left out: rows carry a fingerprint of the data.
+    """
+    name, settings = cfg["names"][group], {k: v for k, v in cfg[group].items() if k != "_target_"}
+    file, target = file_settings(group, name) or {}, cfg[group].get("_target_")
+    if target != file.get("_target_"):
+        name, file = (target if file else name), {}
+    changed = [k for k in sorted(settings) if k not in file or file[k] != settings[k]]
+    told = ", ".join(f"{k}={show(settings[k])}" for k in changed if (group, k) not in PATHS)
+    return f"{name}({told})" if told else name
+
+
+# ---------------------------------------------------------------- composing
+
+
+def compose(name: str, overrides: Sequence[str] = ()) -> Config:
+    """The dict that `entry(name)` makes of these overrides, not yet checked. Works inside an entry point too.
+
+    Raises UserError for overrides that do not fit.
+    """
+    from hydra import compose as hydra_compose
+    from hydra.core.hydra_config import HydraConfig
+
+    with _one_line(name, overrides), _hydra():
+        cfg = hydra_compose(name, list(overrides), return_hydra_config=True)
+        HydraConfig.instance().set_config(cfg)  # what ${hydra:runtime.choices.…} reads
+        return _plain(cfg)
+
+
+@contextlib.contextmanager
+def _hydra() -> Iterator[None]:
+    """Hydra made ready to compose; afterwards it is again what it was, in the middle of an entry point too."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.hydra_config import HydraConfig
+
+    before = GlobalHydra.instance().hydra, HydraConfig.instance().cfg
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(CONF, version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra, HydraConfig.instance().cfg = before
+
+
+def expand(line: str, extra: Sequence[str] = ()) -> list[list[str]]:
+    """All jobs of a sweep, each a list of overrides, by Hydra's own grammar.
+
+    `expand("position=nope,rope seed=0", ["seed=0,1"])` has four jobs: the line is split as a shell would, and
+    an extra override takes the place of one with the same key.
+    """
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    overrides = [*shlex.split(line), *extra]
+    with _one_line("", overrides):
+        return BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(overrides), None)[0]
+
+
+def _plain(cfg: DictConfig) -> Config:
+    """A composed configuration as plain resolved values, without Hydra's own part."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+    try:
+        own = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
+        return tidy(OmegaConf.to_container(own, resolve=True, throw_on_missing=True))
+    except MissingMandatoryValue as e:
+        examples = {"run": "runs/<study>/<cell>", "position._target_": "wave.Wave for class Wave in wave.py"}
+        example = f"{e.full_key}={examples.get(e.full_key, '…')}"
+        raise UserError(f"{e.full_key}=???: must be given, as {example}") from None
+    except OmegaConfBaseException as e:  # a ${reference} to what is not there
+        raise UserError(f"{e.full_key}: {str(e).splitlines()[0]}") from None
+
+
+# ---------------------------------------------------------------- Hydra's complaints, each in one line
+
+
+@contextlib.contextmanager
+def _one_line(name: str, overrides: Sequence[str]) -> Iterator[None]:
+    """Turn what Hydra says of overrides that do not fit configuration `name` into a UserError."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as e:
+        raise UserError(_explain(e, name, overrides)) from e
+    except ValueError as e:  # Hydra's word for model=5, position=null and for flags that exclude each other
+        if "group override" not in str(e) and "--" not in str(e):
+            raise
+        raise UserError(_explain(e, name, overrides)) from e
+
+
+def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
+    """One line for an exception of Hydra's; where its wording is not known here, the whole of it."""
+    if unreadable := [text for text in overrides if _parse(text) is None]:
+        return f"{unreadable[0]}: must be key=value, with quotes around a value that has special characters"
+    message = " ".join((str(error) or str(error.__cause__)).split())
+    if "/" in (getattr(error, "missing_cfg_file", None) or ""):
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        options = error.options or choices(group)  # Hydra lists them only for groups of a single choice
+        return join(f"{group}={show(choice)}: no such choice;", nearest(choice, options), choose(options))
+    if "group override must be" in message:
+        wrong = (t for t in overrides if not isinstance(_parse(t).value(), (str, list)))
+        text, group = next((t, _parse(t).key_or_group) for t in wrong if _parse(t).key_or_group in GROUPS)
+        return f"{text}: no such choice; {choose(choices(group))}"
+    if match := re.match(r"Ambiguous value for argument '(.+)' 1\. To use", message):
+        key, _, values = match[1].partition("=")
+        return f"{match[1]}: is a sweep; put -m before it to run each, or write {key}=[{values}] for one list"
+    if match := re.match(r"Sweep parameters '(.+)' requires --multirun", message):
+        return f"{match[1]}: is a sweep; put -m before it to run each"
+    if match := re.match(r"Could not override '((?!hydra\.).+?)'\.", message):
+        return _explain_key(match[1], name, overrides)
+    if re.match(r"Multiple values for |Could not append to config\. An item is already at ", message):
+        text = next(t for t in overrides if t.startswith("+"))
+        return f"{text}: is there already; write {text.lstrip('+')}"
+    return message
+
+
+def _explain_key(key: str, name: str, overrides: Sequence[str]) -> str:
+    """The line for a key that is not in the configuration as the groups chosen in one of the jobs make it."""
+    parent, _, last = key.rpartition(".")
+    for job in expand("", overrides):
+        cfg = _chosen_groups(name, job)
+        section, known = "", cfg
+        for part in parent.split(".") if parent else []:
+            if not isinstance(known.get(part), dict):
+                break
+            section, known = dotted(section, part), known[part]
+        if section != parent or last not in known:
+            break
+    text = next((t for t in overrides if _parse(t).key_or_group == key), key)
+    if "_target_" in known and not known["_target_"].startswith("posenc_train."):
+        return unknown_key(text, section, known) + f"; write +{text} if your own class has that setting"
+    return unknown_key(text, section, known, _keys(cfg))
+
+
+def _chosen_groups(name: str, job: Sequence[str]) -> Config:
+    """The configuration with the groups that a job chooses and none of its other overrides."""
+    from hydra import compose as hydra_compose
+    from omegaconf import OmegaConf
+
+    chosen = [t for t in job if _parse(t).key_or_group in GROUPS or _parse(t).is_hydra_override()]
+    with _hydra():
+        return OmegaConf.to_container(hydra_compose(name, chosen))
+
+
+def _keys(cfg: Config, section: str = "") -> Iterator[str]:
+    for key, value in cfg.items():
+        yield dotted(section, key)
+        if isinstance(value, dict):
+            yield from _keys(value, dotted(section, key))
+
+
+def _parse(text: str) -> Any:
+    """Hydra's Override, or None if the text is none."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException:
+        return None
+
+
+# ---------------------------------------------------------------- entry points
+
+
+def entry(name: str, sweeps: bool = False) -> Callable[[Callable[[Config], None]], Callable[[], None]]:
+    """Make a function of a checked configuration a command: conf/<name>.yaml with the command line on top.
+
+    Exit codes: 2 for a mistake of the person (one line on stderr, `error: key=value: …`); 1 for a fault of
+    ours (a traceback), and for a sweep (-m) with a job that failed, after the other jobs have run; 130 after
+    Ctrl-C. With `sweeps` the command line may hold sweeps without -m: the function sees the first value of
+    each, and `command_line()` what was written.
+    """
+
+    def decorate(main: Callable[[Config], None]) -> Callable[[], None]:
+        @functools.wraps(main)
+        def command() -> None:
+            if code := _run(name, main, sweeps):
+                sys.exit(code)
+
+        return command
+
+    return decorate
+
+
+def _run(name: str, main: Callable[[Config], None], sweeps: bool) -> int:
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+
+    codes: list[int] = []
+
+    @functools.wraps(main)  # Hydra names its application after the file that defines the function
+    def job(cfg: DictConfig) -> None:
+        sweep = HydraConfig.get().mode == RunMode.MULTIRUN
+        code = _attempt(lambda: _checked(cfg, main), f"[{' '.join(command_line())}] " if sweep else "")
+        codes.append(min(code, 1) if sweep else code)
+
+    def application() -> None:
+        arguments = _read_arguments(sweeps)
+        with _scratch(), _one_line(arguments.config_name or name, arguments.overrides):
+            hydra.main(config_path=CONF, config_name=name, version_base="1.3")(job)()
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its exceptions instead of printing them
+    try:
+        return _attempt(application) or max(codes, default=0)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _checked(cfg: DictConfig, main: Callable[[Config], None]) -> None:
+    settings = _plain(cfg)
+    check(settings)
+    main(settings)
+
+
+def _attempt(work: Callable[[], None], where: str = "") -> int:
+    """Do the work and return an exit code. Ctrl-C and sys.exit pass through."""
+    try:
+        work()
+        return 0
+    except UserError as e:
+        print(f"error: {where}{' '.join(str(e).splitlines())}", file=sys.stderr)
+        return 2
+    except Exception:
+        traceback.print_exc()
+        return 1
+
+
+_first_of: dict[str, str] = {}  # `seed=0` -> `seed=0,1`, where an entry point takes sweeps
+
+
+def command_line() -> list[str]:
+    """The running job's overrides as they were written, Hydra's own aside. Only within an entry point."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    return [_first_of.get(text, text) for text in OmegaConf.to_container(HydraConfig.get().overrides.task)]
+
+
+def _read_arguments(sweeps: bool) -> Any:
+    """The parsed command line; where the entry point takes sweeps, sys.argv keeps the first value of each."""
+    from hydra._internal.utils import get_args_parser
+
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            arguments = get_args_parser().parse_args()
+    except SystemExit as e:
+        if not e.code:
+            raise
+        complaint = " ".join(said.getvalue().rpartition("error: ")[2].split())
+        raise UserError(f"{complaint}; must be options such as -m, then overrides as key=value") from None
+    for text in arguments.overrides if sweeps and not arguments.multirun else []:
+        override = _parse(text)
+        if override is not None and override.is_sweep_override():
+            first = f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"
+            _first_of[first] = text
+            sys.argv[sys.argv.index(text)] = first
+    return arguments
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[None]:
+    """A folder for what Hydra insists on writing in a sweep; conf/hydra_quiet.yaml reads the variable."""
+    with tempfile.TemporaryDirectory(prefix="posenc-train-") as folder:
+        os.environ["POSENC_TRAIN_SCRATCH"] = folder
+        yield

@@ -1,0 +1,184 @@
+"""Scores a trained model: a pure function from (model, task, lengths, protocols) to measurements.
+
+Sums and counts in float64; dividing is the report's business. One forward per length serves every protocol that
+scores next-token losses: the evaluation text is N windows of the longest length, and at length n each window is cut
+into n-windows from its end, so that the last targets are the same at every length.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from posenc_train.model.transformer import Transformer, generate
+from posenc_train.tasks.base import Task, digest
+
+TOKENS = 8192  # fed per forward: bounds memory, changes no number
+LOGITS = 4096  # positions whose logits exist at once
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What evaluation knows of a row; the run adds where it comes from."""
+
+    length: int
+    protocol: str
+    metric: str
+    total: float | None
+    count: int
+    unit: str
+    eval_hash: str
+    slice: dict = field(default_factory=dict)
+    status: str = "ok"
+
+
+def protocol_label(name: str, settings: Mapping, train_length: int) -> str:
+    """Name and settings in one string: "same_targets(k=64)". k None is half the training length."""
+    if name == "same_targets":
+        return f"same_targets(k={last_targets(settings, train_length)})"
+    return name
+
+
+def last_targets(settings: Mapping, train_length: int) -> int:
+    k = settings.get("k")
+    return max(1, train_length // 2) if k is None else k
+
+
+@torch.no_grad()
+def evaluate(
+    model: Transformer,
+    task: Task,
+    lengths: Sequence[int],
+    protocols: Mapping[str, Mapping],
+    train_length: int,
+    longest: int,
+    tokens: int = TOKENS,
+) -> Iterator[Measurement]:
+    """Measurements of the protocols (name -> settings) that apply to the task, at every length, in order.
+
+    longest: the length of the evaluation windows. tokens: fed per forward. A length beyond the scheme's reach is
+    reported as such and not run. The model is left as it was.
+    """
+    chosen = {name: settings for name, settings in protocols.items() if name in task.protocols}
+    generates = chosen.pop("free_running", None) is not None
+    windows = task.windows(longest) if chosen else None
+    was_training = model.training
+    model.eval()
+    try:
+        for length in lengths:
+            if generates:
+                yield from free_running(model, task, length, tokens)
+            if chosen:
+                yield from next_token(model, task, windows, length, chosen, train_length, tokens)
+    finally:
+        model.train(was_training)
+
+
+def beyond(model: Transformer, length: int) -> bool:
+    return model.reach is not None and length > model.reach
+
+
+def next_token(model, task, windows, length, protocols, train_length, tokens) -> Iterator[Measurement]:
+    common = {"length": length, "metric": "nll", "unit": task.unit, "eval_hash": digest(windows)}
+    labels = {name: protocol_label(name, settings, train_length) for name, settings in protocols.items()}
+    if beyond(model, length):
+        for label in labels.values():
+            yield Measurement(protocol=label, total=None, count=0, status="beyond reach", **common)
+        return
+    loss = window_losses(model, windows, length, task.begin, tokens)
+
+    def measured(label: str, part: np.ndarray, **more) -> Measurement:
+        total = float(part.sum())
+        if not math.isfinite(total):
+            return Measurement(protocol=label, total=None, count=0, status="not finite", **common, **more)
+        return Measurement(protocol=label, total=total, count=part.size, **common, **more)
+
+    for name, label in labels.items():
+        if name == "nonoverlapping":
+            yield measured(label, loss)
+        elif name == "same_targets":
+            k = last_targets(protocols[name], train_length)
+            if k <= length:
+                yield measured(label, loss[:, -1, length - k :])
+        elif name == "per_position":
+            for first, last in position_buckets(length):
+                yield measured(label, loss[:, :, first : last + 1], slice={"position": [first, last]})
+
+
+def window_losses(model, windows, length: int, begin: int | None, tokens: int) -> Float[np.ndarray, "window piece n"]:
+    """float64 losses in nats. windows is [window, longest + 1] ids; a window's last piece ends where it ends.
+
+    begin: an id that is fed in place of every piece's first token (BOS), as in training.
+    """
+    pieces = (windows.shape[1] - 1) // length
+    ids = torch.from_numpy(windows[:, -pieces * length - 1 :].astype(np.int64))
+    inputs, targets = ids[:, :-1].reshape(-1, length).clone(), ids[:, 1:].reshape(-1, length)
+    if begin is not None:
+        inputs[:, 0] = begin
+    device = next(model.parameters()).device
+    losses = [
+        token_losses(model, part.to(device), wanted.to(device))
+        for part, wanted in zip(
+            inputs.split(max(1, tokens // length)), targets.split(max(1, tokens // length)), strict=True
+        )
+    ]
+    return torch.cat(losses).view(-1, pieces, length).numpy()
+
+
+def token_losses(model: Transformer, inputs: Int[Tensor, "b n"], targets: Int[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+    """-ln p(target) in float64 on the CPU. The logits' log-sum-exp is float64 too: an untrained head that is all
+    zero then gives exactly ln(vocab)."""
+    hidden, flat = model.hidden(inputs).flatten(0, 1), targets.flatten()
+    out = []
+    for first in range(0, len(flat), LOGITS):
+        logits = model.head(hidden[first : first + LOGITS]).double()
+        wanted = logits.gather(1, flat[first : first + LOGITS, None])[:, 0]
+        out.append((logits.logsumexp(-1) - wanted).cpu())
+    return torch.cat(out).view(targets.shape)
+
+
+def position_buckets(length: int, single: int = 64, most: int = 256) -> list[tuple[int, int]]:
+    """First and last position of each bucket: single ones up to 64, then 16 an octave, at most 256 of those.
+
+    100 -> (0, 0) … (63, 63), (64, 66), (67, 69), …
+    """
+    edges = list(range(min(single, length)))
+    if length > single:
+        count = min(most, math.ceil(16 * math.log2(length / single)))
+        edges += sorted({round(single * (length / single) ** (i / count)) for i in range(count)})
+    return [(first, last - 1) for first, last in zip(edges, [*edges[1:], length], strict=True)]
+
+
+def free_running(model: Transformer, task: Task, length: int, tokens: int) -> Iterator[Measurement]:
+    """Generates every answer from its prompt, greedily, one token more than the answer's letters.
+
+    exact: examples whose letters are all right. token: letters right; what comes after a premature end is wrong.
+    stops: examples whose first end mark stands right after the last letter.
+    """
+    examples = task.examples(length)
+    size = examples.size
+    common = {
+        "length": length,
+        "protocol": "free_running",
+        "eval_hash": examples.fingerprint,
+        "slice": {"size": size},
+    }
+    units = {"exact": "example", "token": "token", "stops": "example"}
+    if beyond(model, length):
+        for metric, unit in units.items():
+            yield Measurement(metric=metric, unit=unit, total=None, count=0, status="beyond reach", **common)
+        return
+    device = next(model.parameters()).device
+    batch = max(1, 4 * tokens // length)
+    said = torch.cat(
+        [generate(model, part.to(device), size + 1).cpu() for part in examples.prompts.split(batch)]
+    )
+    running = (said == task.end).cumsum(1) == 0  # no end mark up to here
+    right = (said == examples.answers)[:, :size] & running[:, :size]
+    stops = running[:, :size].all(1) & (said[:, size] == task.end)
+    for metric, value in (("exact", right.all(1)), ("token", right), ("stops", stops)):
+        yield Measurement(metric=metric, unit=units[metric], total=float(value.sum()), count=value.numel(), **common)

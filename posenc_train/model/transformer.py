@@ -1,0 +1,160 @@
+"""A small decoder Transformer that is handed its position scheme."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from posenc_train.model.attend import attend
+from posenc_train.model.cache import Cache
+from posenc_train.positions.base import Dims, PositionScheme, Span
+
+
+class Block(nn.Module):
+    """Pre-norm attention and a GELU or SwiGLU feed-forward layer (SwiGLU at two thirds of the width: equal cost)."""
+
+    def __init__(self, dims: Dims, mlp: str = "gelu", qk_norm: bool = False, dropout: float = 0.0):
+        super().__init__()
+        width, hidden = dims.width, 4 * dims.width
+        self.heads, self.gated = dims.heads, mlp == "swiglu"
+        self.attention_norm = nn.LayerNorm(width, bias=False)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        # Before any rotation: a norm after it would undo a scheme that scales q or k.
+        self.q_norm = nn.RMSNorm(dims.head_width) if qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(dims.head_width) if qk_norm else nn.Identity()
+        self.mlp_norm = nn.LayerNorm(width, bias=False)
+        if self.gated:
+            hidden = 2 * hidden // 3
+        self.up = nn.Linear(width, 2 * hidden if self.gated else hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "b n w"], scheme: PositionScheme, span: Span, remember, backend: str):
+        q, k, v = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        k, v = remember(self.k_norm(k), v)
+        mixed = attend(self.q_norm(q), k, v, scheme, span, backend)
+        x = x + self.dropout(self.out(mixed.transpose(1, 2).flatten(2)))
+        up = self.up(self.mlp_norm(x))
+        if self.gated:
+            gate, up = up.chunk(2, dim=-1)
+            up = F.silu(gate) * up
+        else:
+            up = F.gelu(up)
+        return x + self.dropout(self.down(up))
+
+
+class Transformer(nn.Module):
+    """Token ids to logits. Ids below `vocab` are predicted, the `marks` ids above them are only fed (BOS, separator).
+
+    schemes: one for all layers or one per layer. The head is tied to the embedding of the predicted ids.
+    attention: "auto" (the fused backend) or "reference".
+    """
+
+    def __init__(
+        self,
+        dims: Dims,
+        vocab: int,
+        marks: int,
+        schemes: Sequence[PositionScheme],
+        mlp: str = "gelu",
+        qk_norm: bool = False,
+        dropout: float = 0.0,
+        attention: str = "auto",
+    ):
+        super().__init__()
+        self.dims = dims
+        self.backend = "fused" if attention == "auto" else attention
+        self.positions = nn.ModuleList(schemes)
+        self.embedding = nn.Embedding(vocab, dims.width)
+        self.mark_embedding = nn.Embedding(marks, dims.width) if marks else None
+        self.blocks = nn.ModuleList([Block(dims, mlp, qk_norm, dropout) for _ in range(dims.layers)])
+        self.norm = nn.LayerNorm(dims.width, bias=False)
+        self.head = nn.Linear(dims.width, vocab, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        self._initialise()
+        self.head.weight = self.embedding.weight
+
+    def _initialise(self) -> None:
+        """Weights N(0, fan_in^-1/2), smaller where they add to the residual stream, which then keeps its size."""
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear) and not name.startswith("positions."):
+                std = module.in_features**-0.5
+                if name.endswith((".out", ".down")):
+                    std *= (2 * self.dims.layers) ** -0.5
+                nn.init.normal_(module.weight, std=std)
+        for embedding in filter(None, (self.embedding, self.mark_embedding)):
+            nn.init.normal_(embedding.weight, std=self.dims.width**-0.5)
+
+    @property
+    def reach(self) -> int | None:
+        """The longest context that the schemes can represent; None: any."""
+        return min((scheme.reach for scheme in self.positions if scheme.reach is not None), default=None)
+
+    def scheme(self, layer: int) -> PositionScheme:
+        return self.positions[layer if len(self.positions) > 1 else 0]
+
+    def embed(self, ids: Int[Tensor, "b n"]) -> Float[Tensor, "b n w"]:
+        table = self.embedding.weight
+        if self.mark_embedding is not None:
+            table = torch.cat([table, self.mark_embedding.weight])
+        return F.embedding(ids, table) * self.dims.width**0.5  # unit variance (Vaswani et al., section 3.4)
+
+    def hidden(
+        self,
+        ids: Int[Tensor, "b n"],
+        pos: Int[Tensor, "*b n"] | None = None,
+        doc: Int[Tensor, "b n"] | None = None,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "b n w"]:
+        """The last layer's normalised output. pos None: consecutive, behind what the cache holds; doc None: one
+        document, else its number per token, -1 for padding. A cache is extended by these tokens."""
+        span = self._span(ids, pos, doc, cache)
+        x = self.embed(ids)
+        first = self.scheme(0)
+        if first.embed is not None:
+            x = first.embed(x, span.q_pos)
+        x = self.dropout(x)
+        for layer, block in enumerate(self.blocks):
+
+            def remember(k, v, layer=layer):
+                return (k, v) if cache is None else cache.extend(layer, k, v)
+
+            x = block(x, self.scheme(layer), span, remember, self.backend)
+        return self.norm(x)
+
+    def forward(self, ids: Int[Tensor, "b n"], pos=None, doc=None, cache: Cache | None = None):
+        """Logits [b, n, vocab]; arguments as in `hidden`."""
+        return self.head(self.hidden(ids, pos, doc, cache))
+
+    def _span(self, ids, pos, doc, cache: Cache | None) -> Span:
+        if cache is None:
+            cache = Cache()
+        cached = cache.length
+        pos, doc = cache.place(pos, doc)
+        span = Span.of(ids.shape[1], cached, ids.device)
+        if pos is not None:
+            span = replace(span, q_pos=pos[..., cached:], k_pos=pos, consecutive=False)
+        if doc is not None:
+            span = replace(span, q_doc=doc[:, cached:], k_doc=doc)
+        return span
+
+
+@torch.no_grad()
+def generate(
+    model: Transformer, prompt: Int[Tensor, "b n"], steps: int, pos: Int[Tensor, "*b m"] | None = None
+) -> Int[Tensor, "b steps"]:
+    """The most likely token, `steps` times, each fed back through the cache. Ties go to the lowest id.
+
+    pos, if given, holds the positions of prompt and answer together, drawn once.
+    """
+    cache, ids, out, fed = Cache(), prompt, [], 0
+    for _ in range(steps):
+        here = None if pos is None else pos[..., fed : fed + ids.shape[1]]
+        fed += ids.shape[1]
+        ids = model.head(model.hidden(ids, pos=here, cache=cache)[:, -1:]).argmax(-1)
+        out.append(ids)
+    return torch.cat(out, dim=1)

@@ -1,0 +1,101 @@
+"""The interface between attention and a position scheme.
+
+Letters used in every annotation: b batch, h head, q query, k key, d head width, n tokens, w model width.
+Distance is q_pos - k_pos: the past is positive.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Dims:
+    """What a scheme may know about the model it is built for."""
+
+    width: int
+    heads: int
+    head_width: int
+    layers: int
+    train_length: int
+    causal: bool = True
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where the queries and the keys of one attention call stand.
+
+    q_pos, k_pos: integer positions, [q] and [k] when every row has the same, else [b, q] and [b, k].
+    start: index of the first query among the keys; query i may see key j if j <= start + i.
+    q_doc, k_doc: the document of each token ([b, q], [b, k]); -1 is padding. None: one document.
+    consecutive: the caller knows that q_pos[i] - k_pos[j] == start + i - j for every pair, so that a bias
+        by distance is one vector. Never guessed from the values: that would cost a pass over them.
+    """
+
+    q_pos: Int[Tensor, "*b q"]
+    k_pos: Int[Tensor, "*b k"]
+    start: int = 0
+    q_doc: Int[Tensor, "b q"] | None = None
+    k_doc: Int[Tensor, "b k"] | None = None
+    consecutive: bool = False
+
+    @classmethod
+    def of(cls, length: int, cached: int = 0, device: torch.device | str | None = None) -> "Span":
+        """`length` queries that follow `cached` earlier tokens, all at their natural positions."""
+        k_pos = torch.arange(cached + length, device=device)
+        q_pos = k_pos[cached:] if cached else k_pos
+        return cls(q_pos, k_pos, start=cached, consecutive=True)
+
+    @property
+    def queries(self) -> int:
+        return self.q_pos.shape[-1]
+
+    @property
+    def keys(self) -> int:
+        return self.k_pos.shape[-1]
+
+    def distance(self) -> Int[Tensor, "*b q k"]:
+        return self.q_pos[..., :, None] - self.k_pos[..., None, :]
+
+    def chunk(self, first: int, last: int) -> "Span":
+        """Queries first … last-1 with the keys that a causal mask lets them see."""
+        keys = min(self.keys, self.start + last)
+        return replace(
+            self,
+            q_pos=self.q_pos[..., first:last],
+            k_pos=self.k_pos[..., :keys],
+            start=self.start + first,
+            q_doc=None if self.q_doc is None else self.q_doc[:, first:last],
+            k_doc=None if self.k_doc is None else self.k_doc[:, :keys],
+        )
+
+
+class PositionScheme(nn.Module):
+    """A scheme defines the hooks it needs; a hook left None does not happen.
+
+    Built as `Scheme(dims, **its own settings)`; every setting has a default. Hooks are functions of positions,
+    never of a length. Whatever the precision of the model, a scheme computes positions, frequencies, distances
+    and biases in float32; only the result is cast.
+    """
+
+    embed: Callable[[Float[Tensor, "b n w"], Int[Tensor, "*b n"]], Float[Tensor, "b n w"]] | None = None
+    """(x, pos) -> x, once, after the token embedding."""
+
+    rotate: Callable[..., tuple[Tensor, Tensor]] | None = None
+    """(q, k, span) -> q, k, before the dot product; q is [b h q d], k is [b h k d]."""
+
+    by_distance: Callable[[Int[Tensor, "*shape"]], Float[Tensor, "h *shape"]] | None = None
+    """(distance) -> bias, added to the scaled scores. Called with a vector of distances wherever it can be."""
+
+    shared: bool = True
+    """One copy for all layers, or one per layer."""
+
+    reach: int | None = None
+    """The longest context that the scheme can represent; None: any."""
+
+    def unreached(self, length: int) -> dict[str, Tensor]:
+        """Parameter name -> mask of the entries that no pair within `length` tokens reaches (no gradient)."""
+        return {}

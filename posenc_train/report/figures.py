@@ -1,0 +1,287 @@
+"""From a report to pictures, each as PNG and SVG: the same numbers as in its tables.
+
+A scheme has one colour and one marker in every figure: fixed ones for those that have been here from the
+start, and for any other name a hash decides. Colours are those of Okabe and Ito, which colour-blind readers
+can tell apart. The same report gives the same bytes.
+"""
+
+import hashlib
+import math
+import re
+import textwrap
+import warnings
+from io import BytesIO
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from posenc_train.report.tables import SCHEMES, Cell, Curve, Curves, Line, Report, Table, all_seeds, bare
+
+COLOURS = ("#000000", "#E69F00", "#56B4E9", "#D55E00", "#0072B2", "#009E73", "#CC79A7")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">", "*", "p", "h", "d", "8")
+PER_OCTAVE = 3  # points of a loss-by-position curve; single positions are too noisy to look at
+DRAWN = ("ok", "not learned", "1x not measured")  # statuses of cells whose value is one
+SETTINGS = {
+    "svg.hashsalt": "posenc-train",
+    "text.parse_math": False,  # a name with a dollar sign is a name
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.titlepad": 15,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+}
+
+
+class Style(NamedTuple):
+    """How a line looks; what `Line2D` calls these things."""
+
+    color: str
+    marker: str
+    markerfacecolor: str
+    linestyle: str = "-"
+
+
+class Entry(NamedTuple):
+    """A line of the legend. `last` is where the drawn line ends."""
+
+    last: float
+    label: str
+    style: Style
+
+
+def draw(report: Report) -> dict[str, bytes]:
+    """{file name: content}. What has nothing to show has no file."""
+    figures: dict[str, Figure] = {}
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # names in other scripts are drawn as boxes
+        for tables in _together(report, ("perplexity",)):
+            figures[_file(figures, "perplexity", tables[0])] = against_length(tables, "perplexity")
+        for tables in _together(report, ("token accuracy", "exact match")):
+            figures[_file(figures, "accuracy", tables[0])] = against_length(tables, "accuracy")
+        for curves in report.curves:
+            if curves.curves:
+                figures[_file(figures, "loss_by_position", curves)] = loss_by_position(curves)
+        kinds = ("png", "svg")
+        return {f"{name}.{kind}": _bytes(figure, kind) for name, figure in figures.items() for kind in kinds}
+
+
+def _together(report: Report, quantities: tuple[str, ...]) -> list[list[Table]]:
+    """The tables of these quantities that hold any number, by (task, model, train length)."""
+    groups: dict[tuple, list[Table]] = {}
+    for table in report.tables:
+        if table.quantity in quantities and any(
+            _drawn(cell) for ln in table.lines for cell in ln.cells.values()
+        ):
+            groups.setdefault((table.task, table.model, table.train_length), []).append(table)
+    return list(groups.values())
+
+
+def _drawn(cell: Cell) -> bool:
+    return cell.status.startswith(DRAWN) and cell.value is not None and math.isfinite(cell.value)
+
+
+def _file(taken: dict, kind: str, of: Table | Curves) -> str:
+    """perplexity_text_tiny_L128; with a hash where names are strange, so that no two figures share a file."""
+    plain = f"{kind}_{of.task}_{of.model}_L{of.train_length}"
+    name = re.sub(r"[^A-Za-z0-9._=-]", "_", plain)
+    if name == plain and len(name) <= 150 and name not in taken:
+        return name
+    return f"{name[:150]}_{hashlib.sha256(f'{plain} {of.protocol} {of.unit}'.encode()).hexdigest()[:6]}"
+
+
+def _bytes(figure: Figure, kind: str) -> bytes:
+    out = BytesIO()
+    undated = {"svg": {"Date": None}, "png": {"Software": None}}[kind]
+    figure.savefig(out, format=kind, dpi=200, metadata=undated)
+    return out.getvalue()
+
+
+# ---- the figures -----------------------------------------------------------------------------------------
+
+
+def against_length(tables: list[Table], what: str) -> Figure:
+    """One panel per table. Perplexity is logarithmic; what has not learned 1x is dashed and says so."""
+    styles = _styles([line for table in tables for line in table.lines])
+    figure, panels = _panels(len(tables))
+    entries: dict[str, Entry] = {}
+    for axes, table in zip(panels, tables, strict=True):
+        for line in table.lines:
+            last = _line(axes, line, styles[line.label])
+            entries.setdefault(line.label, Entry(last, _name(line), styles[line.label]))
+        _length_axis(axes, table)
+        axes.set_title(textwrap.fill(f"{table.quantity}, {table.protocol}", 60))
+    if what == "perplexity":
+        _log_axis(panels[0])
+        panels[0].set_ylabel(f"perplexity per {tables[0].unit}")
+    else:
+        panels[0].set_ylim(-0.04, 1.04)
+        panels[0].set_ylabel("share that is right")
+    seeds = all_seeds(line for table in tables for line in table.lines)
+    _headline(figure, f"{what} against length", tables[0], seeds)
+    _legend(panels[-1], list(entries.values()))
+    return figure
+
+
+def loss_by_position(curves: Curves) -> Figure:
+    """Loss against tokens seen, each scheme at its longest length; bytes in bits, tokens in nats."""
+    scale, name = (1 / math.log(2), "bits") if curves.unit == "byte" else (1.0, "nats")
+    styles = _styles(curves.curves)
+    longest = max(curve.length for curve in curves.curves)
+    figure, (axes,) = _panels(1)
+    entries = []
+    for curve in curves.curves:
+        points, style = _buckets(curve), styles[curve.label]
+        loss, sd = points["mean"] * scale, points["sd"] * scale
+        axes.plot(points["x"], loss, markersize=3.5, **style._asdict())
+        if sd.notna().any():
+            axes.fill_between(points["x"], loss - sd, loss + sd, color=style.color, alpha=0.15, linewidth=0)
+        label = curve.label + ("" if curve.length == longest else f" (length {curve.length})")
+        entries.append(Entry(float(loss.iloc[-1]), label, style))
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    _trained(axes, curves.train_length)
+    axes.set_xlabel("tokens seen (position + 1)")
+    axes.set_ylabel(f"loss, {name} per {curves.unit}")
+    axes.set_title(f"{curves.protocol} at length {longest}, {PER_OCTAVE} points an octave")
+    _headline(figure, "loss by position", curves, curves.seeds)
+    _legend(axes, entries)
+    return figure
+
+
+def _buckets(curve: Curve) -> pd.DataFrame:
+    """Columns x, mean, sd: sums over the positions of a bucket, divided, then the mean and sd over seeds."""
+    points = pd.DataFrame.from_records(curve.points)
+    first, last = points["position_first"].astype(float) + 1, points["position_last"].astype(float) + 1
+    points = points.assign(bucket=np.floor(PER_OCTAVE * np.log2(first) + 1e-9), first=first, last=last)
+    parts = {"first": "min", "last": "max", "total": "sum", "count": "sum"}
+    sums = points.groupby(["bucket", "seed"]).agg(parts)
+    sums = sums.assign(x=np.sqrt(sums["first"] * sums["last"]), loss=sums["total"] / sums["count"])
+    buckets = sums.groupby("bucket")
+    return pd.DataFrame(
+        {"x": buckets["x"].mean(), "mean": buckets["loss"].mean(), "sd": buckets["loss"].std()}
+    )
+
+
+# ---- parts of them ---------------------------------------------------------------------------------------
+
+
+def _panels(n: int) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(3.9 * n + 2.0, 3.6), layout="constrained")
+    FigureCanvasAgg(figure)  # no window, whatever MPLBACKEND says
+    return figure, list(figure.subplots(1, n, sharey=True, squeeze=False)[0])
+
+
+def _line(axes: Axes, line: Line, style: Style) -> float:
+    """Draws a line's numbers and returns the last one (-inf if there is none)."""
+    points = [
+        (c.length, cell.value, cell.sd or 0.0) for c, cell in sorted(line.cells.items()) if _drawn(cell)
+    ]
+    if not points:
+        return -math.inf
+    x, y, sd = np.array(points).T
+    low = np.minimum(sd, y * 0.999)  # on a logarithmic axis nothing reaches zero
+    bars = np.stack([low, sd]) if sd.any() else None
+    axes.errorbar(x, y, yerr=bars, capsize=2.5, **style._asdict())
+    return float(y[-1])
+
+
+def _length_axis(axes: Axes, table: Table) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(sorted({column.length for column in table.columns})))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.0f}\n{x / table.train_length:.3g}x"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("length (tokens fed)")
+    _trained(axes, table.train_length)
+
+
+def _trained(axes: Axes, length: int) -> None:
+    """Marks the train length; its name stands above the panel, where no line can be."""
+    axes.axvline(length, color="#777777", linewidth=1.2, linestyle=":", zorder=0)
+    where = {"xy": (length, 1), "xycoords": ("data", "axes fraction")}
+    offset = {"xytext": (-3, 2), "textcoords": "offset points", "va": "bottom"}
+    axes.annotate("trained length", fontsize=7.5, color="#555555", **where, **offset)
+
+
+def _log_axis(axes: Axes) -> None:
+    """A logarithmic y axis with plain numbers at it, as many as are legible."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    decades = math.log10(high / low)
+    choices = {0.7: range(1, 10), 1.2: (1, 2, 3, 5, 7), 2: (1, 2, 5), math.inf: (1,)}
+    steps = next(steps for most, steps in choices.items() if decades < most)
+    axes.yaxis.set_major_locator(LogLocator(subs=steps))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.6g}" if y < 1e5 else f"{y:.0e}"))
+
+
+def _headline(figure: Figure, what: str, of: Table | Curves, seeds: tuple[int, ...]) -> None:
+    over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± sd over {len(seeds)} seeds"
+    text = f"{of.task}, {of.model}, trained on {of.train_length} tokens: {what}, {over}"
+    figure.suptitle(textwrap.fill(text, 90), fontsize=10)
+
+
+def _legend(axes: Axes, entries: list[Entry]) -> None:
+    """Right of the panel, from the highest end of a line to the lowest."""
+    entries = sorted(entries, key=lambda entry: (-entry.last, entry.label))
+    handles = [Line2D([], [], **entry.style._asdict()) for entry in entries]
+    labels = [textwrap.fill(entry.label, 34) for entry in entries]
+    axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1.01, 0.5))
+
+
+def _name(line: Line) -> str:
+    """The label, with what keeps its line from going on or from being taken seriously."""
+    for column, cell in sorted(line.cells.items()):
+        if cell.status != "ok":
+            return f"{line.label} ({cell.status}{'' if _drawn(cell) else f' at {column.length}'})"
+    return line.label
+
+
+# ---- who looks how ---------------------------------------------------------------------------------------
+
+
+def _styles(lines: list[Line] | tuple[Curve, ...]) -> dict[str, Style]:
+    """{label: style}. A scheme's first line is filled; its variants are hollow and brighter."""
+    styles: dict[str, Style] = {}
+    variants: dict[str, int] = {}
+    taken: set[tuple[str, str]] = set()
+    for line in lines:
+        if line.label not in styles:
+            n = variants[bare(line.scheme)] = variants.get(bare(line.scheme), -1) + 1
+            colour, marker = colour_and_marker(line.scheme)
+            colour = _brighter(colour, min(0.25 * n, 0.6)) if n else colour
+            turned = MARKERS[MARKERS.index(marker) + n :] + MARKERS
+            marker = next((m for m in turned if (colour, m) not in taken), marker)
+            taken.add((colour, marker))
+            styles[line.label] = Style(colour, marker, "white" if n else colour)
+    dashed = {line.label for line in lines if isinstance(line, Line) and "not learned" in _name(line)}
+    return {k: v._replace(linestyle="--") if k in dashed else v for k, v in styles.items()}
+
+
+def colour_and_marker(scheme: str) -> tuple[str, str]:
+    """Of a scheme, whatever else is in the figure; its settings in brackets do not matter."""
+    name = bare(scheme)
+    if name in SCHEMES:
+        return COLOURS[SCHEMES.index(name)], MARKERS[SCHEMES.index(name)]
+    number = int(hashlib.sha256(name.encode()).hexdigest(), 16)
+    rest = MARKERS[len(SCHEMES) :]
+    return COLOURS[number % len(COLOURS)], rest[number // len(COLOURS) % len(rest)]
+
+
+def _brighter(colour: str, part: float) -> str:
+    return to_hex([c + (1 - c) * part for c in to_rgb(colour)])

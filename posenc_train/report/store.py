@@ -1,0 +1,152 @@
+"""Rows on disk: `runs/<study>/<cell>/rows.jsonl`, one JSON object a line.
+
+A file here appears whole or not at all: it is written beside its place and then moved there.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from posenc_train.config import UserError, training_config
+from posenc_train.evaluation.rows import FIELDS, Row
+
+ROWS, CONFIG = "rows.jsonl", "config.yaml"
+NO_STUDIES = ("wandb",)  # W&B's own folder stands beside the studies
+
+
+def studies(root: Path | str = "runs") -> list[str]:
+    """The studies below `root` that hold at least one run, sorted."""
+    folders = Path(root).iterdir() if Path(root).is_dir() else ()
+    return sorted(folder.name for folder in folders if folder.name not in NO_STUDIES and runs(folder))
+
+
+def runs(study: Path | str) -> list[Path]:
+    """The run folders of a study, finished or not, sorted by name. A run folder is its own and only run."""
+    study = Path(study)
+    if _is_run(study):
+        return [study]
+    return sorted(folder for folder in study.iterdir() if _is_run(folder)) if study.is_dir() else []
+
+
+def unfinished(study: Path | str) -> list[str]:
+    """The names of the runs that have no rows yet: they would be missing from a table without a word."""
+    return [run.name for run in runs(study) if not (run / ROWS).is_file()]
+
+
+def _is_run(folder: Path) -> bool:
+    return folder.is_dir() and ((folder / ROWS).is_file() or (folder / CONFIG).is_file())
+
+
+def load(path: Path | str) -> list[Row]:
+    """The rows of one file, in order; none if there is no file. Raises UserError naming file and line."""
+    path = Path(path)
+    rows = []
+    for number, line in enumerate(path.read_bytes().splitlines() if path.exists() else (), start=1):
+        try:
+            rows.append(Row.parse(line.decode()))
+        except ValueError as error:  # also json's and Unicode's own
+            raise UserError(
+                f"{path} line {number}: not a row ({' '.join(str(error).split())}): "
+                f"remove that line and evaluate the run again"
+            ) from error
+    return rows
+
+
+def append(path: Path | str, rows: Iterable[Row]) -> int:
+    """Adds the rows whose key the file does not have, all of them or, if anything fails, none.
+
+    Returns how many were added. Raises UserError if a line of the file is damaged; the file stays as it is.
+    """
+    old = load(path)
+    keys = {row.key() for row in old}
+    new = []
+    for row in rows:
+        if row.key() not in keys:
+            keys.add(row.key())
+            new.append(row)
+    if new:
+        write_whole(path, "".join(row.json() + "\n" for row in [*old, *new]).encode())
+    return len(new)
+
+
+def write_whole(path: Path | str, content: bytes) -> None:
+    """Writes a file that a reader sees complete or not at all, whenever this process dies."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read(folder: Path | str) -> pd.DataFrame:
+    """All rows of a study folder, or of one run folder, in the order they were written.
+
+    Columns: the fields of a row, where `slice` is its JSON text, and beside them `size`, `position_first`,
+    `position_last` (missing where the slice does not name them) and `recipe`, which is equal for runs that
+    differ in their seed only. `frame.attrs["unfinished"]` names the runs without rows.
+    Raises UserError if there is nothing, naming the studies there are.
+    """
+    folder = Path(folder)
+    records = []
+    for run in runs(folder):
+        rows = load(run / ROWS)
+        recipe = _recipe(run) if rows else None
+        records += [_record(row, recipe) for row in rows]
+    if not records:
+        raise UserError(_nothing(folder))
+    frame = pd.DataFrame.from_records(records)
+    for name in ("size", "position_first", "position_last"):
+        frame[name] = frame[name].astype("Int64")
+    frame["total"] = frame["total"].astype("float64")
+    frame.attrs["unfinished"] = unfinished(folder)
+    return frame
+
+
+def _record(row: Row, recipe: str | None) -> dict:
+    record = {name: getattr(row, name) for name in FIELDS}
+    first, last = row.slice.get("position", (None, None))
+    return record | {
+        "slice": json.dumps(row.slice, sort_keys=True),
+        "size": row.slice.get("size"),
+        "position_first": first,
+        "position_last": last,
+        "recipe": recipe or re.sub(r"-s\d+-", "-", row.cell),
+    }
+
+
+def _recipe(run: Path) -> str | None:
+    """8 hex digits of the training configuration without its seed; None where a run has no config.yaml."""
+    path = run / CONFIG
+    if not path.is_file():
+        return None
+    try:
+        config = training_config(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (yaml.YAMLError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: not the configuration of a run: restore it or remove its folder") from error
+    text = json.dumps({k: v for k, v in config.items() if k != "seed"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _nothing(folder: Path) -> str:
+    waiting = unfinished(folder)
+    if waiting:
+        return f"study={folder.name}: none of its {len(waiting)} runs has rows yet: let a run finish first"
+    there = [name for name in studies(folder.parent) if name != folder.name]
+    known = (
+        f"studies in {folder.parent}: {', '.join(there)}" if there else f"{folder.parent} holds no study yet"
+    )
+    return (
+        f"study={folder.name}: no runs in {folder}; {known}; scripts/train.py study={folder.name} makes one"
+    )

@@ -1,0 +1,439 @@
+"""From rows to tables: the only place where a sum is divided by a count.
+
+What stands together in one table has the same task, model, train length, protocol, unit and quantity. A line
+of it is one scheme, extension, sampling and training configuration; a column is one length. What a cell
+averages are seeds and nothing else: perplexity is exp(total / count) of each seed, then the mean of these.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+TASKS = ("text", "copy")  # the order of tables; anything else follows by name
+PROTOCOLS = ("same_targets", "nonoverlapping", "free_running")
+QUANTITIES = ("perplexity", "bits per byte", "token accuracy", "exact match", "stopping")
+SCHEMES = ("nope", "sinusoidal", "learned", "rope", "alibi", "t5")
+NAMES = {"token": "token accuracy", "exact": "exact match", "stops": "stopping"}  # a row's metric, in words
+MEANINGS = {
+    "beyond reach": "the scheme cannot represent this length",
+    "not finite": "the sum was NaN or infinite",
+    "out of memory": "not measured on this machine",
+    "1x not measured": "without a length up to the trained one nobody knows whether it was learned",
+}
+PROVENANCE = {
+    "eval_hash": "evaluation data",
+    "data": "training data",
+    "code": "code",
+}
+DISTINCTIONS = {  # what tells two lines of one scheme apart, and how their labels say so; # is the run's hash
+    "study": "in ", "recipe": "#", "checkpoint": "@", "data": "data ", "eval_hash": "evaluation ",
+    "code": "code ", "tokens_seen": "tokens ", "cell": "#",
+}  # fmt: skip
+MARK = "†"
+
+Record = dict[str, Any]  # a row of the frame
+
+_TABLE = ("task", "model", "train_length", "protocol", "quantity", "unit")
+_LINE = ("study", "scheme", "extension", "sampling", "recipe", "checkpoint", "tokens_seen")
+_COLUMN = ("length", "slice")
+_MODEL = ("study", "cell", "protocol", "checkpoint")
+_SAME_MEASUREMENT = [  # of two rows that differ in nothing but their code, the later one counts
+    "study", "cell", "extension", "checkpoint", "tokens_seen", "length", "protocol", "slice", "metric",
+    "unit", "eval_hash", "data",
+]  # fmt: skip
+
+
+class Column(NamedTuple):
+    """`length` is tokens fed; `slice` says in words which part was scored: "size 24", or ""."""
+
+    length: int
+    slice: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Mean over seeds and its sample standard deviation (None for one seed). `counts`: the numbers of scored
+    targets that occur. Whoever shows a `value` whose `status` is not "ok" shows the status with it."""
+
+    value: float | None
+    sd: float | None
+    seeds: tuple[int, ...]
+    counts: tuple[int, ...]
+    status: str
+    eval_hash: str
+    data: str
+    code: str
+    marked: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """One scheme in one table. `costs` are means over seeds and may lack any of their keys."""
+
+    label: str
+    scheme: str
+    extension: str
+    sampling: str
+    run: str  # the 8 hex digits its first seed's folder name ends with
+    checkpoint: str
+    tokens_seen: int
+    seeds: tuple[int, ...]
+    costs: dict[str, float]
+    cells: dict[Column, Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All lines of one (task, model, train length, protocol, quantity, unit)."""
+
+    task: str
+    model: str
+    train_length: int
+    protocol: str
+    quantity: str
+    unit: str
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    gate: float
+    notes: tuple[str, ...] = ()
+
+
+class Curve(NamedTuple):
+    """Loss by position of one line at one length. `points`: rows as dicts, one per seed and bucket."""
+
+    label: str
+    scheme: str
+    length: int
+    points: list[Record]
+
+
+class Curves(NamedTuple):
+    """The loss-by-position curves of one (task, model, train length, protocol, unit)."""
+
+    task: str
+    model: str
+    train_length: int
+    protocol: str
+    unit: str
+    seeds: tuple[int, ...]
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a study says; `formats` shows its tables and `figures` draws it."""
+
+    studies: tuple[str, ...]
+    tables: tuple[Table, ...]
+    curves: tuple[Curves, ...]
+    notes: tuple[str, ...] = ()
+
+
+def summary(frame: pd.DataFrame, gate: float = 0.95) -> Report:
+    """Tables and curves from the rows of `store.read`.
+
+    Where a cell was evaluated twice by different code, the last row counts. `gate`: a model whose token
+    accuracy at the longest length up to its train length is below this has not learned the task, and its
+    longer cells say so.
+    """
+    rows = frame.drop_duplicates(_SAME_MEASUREMENT, keep="last").to_dict("records")
+    training = [row for row in rows if row["protocol"] == "training"]
+    losses = [row | {"quantity": "loss"} for row in rows if bare(row["protocol"]) == "per_position"]
+    scores = [score for row in rows for score in _scores(row)]
+    costs = _costs(training)
+    tables = [
+        _table(key, of_table, costs, gate) for key, of_table in _grouped(_gated(scores, gate), _TABLE).items()
+    ]
+    curves = [_curves(key, of_table) for key, of_table in _grouped(losses, _TABLE).items()]
+    unfinished = frame.attrs.get("unfinished", ())
+    return Report(
+        studies=tuple(sorted({row["study"] for row in rows})),
+        tables=tuple(sorted(tables, key=_table_order)),
+        curves=tuple(
+            sorted(curves, key=lambda c: (_rank(TASKS, c.task), c.model, c.train_length, c.protocol))
+        ),
+        notes=(f"runs without rows, not in these tables: {', '.join(unfinished)}",) if unfinished else (),
+    )
+
+
+# ---- what rows become ------------------------------------------------------------------------------------
+
+
+def _grouped(rows: Iterable[Record], keys: tuple[str, ...]) -> dict[tuple, list[Record]]:
+    groups: dict[tuple, list[Record]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
+
+
+def _scores(row: Record) -> Iterator[Record]:
+    """The row with `quantity` and `value`, the divided number (None if there is none), once for each quantity
+    that is made of it."""
+    protocol = bare(row["protocol"])
+    if protocol in ("training", "per_position"):
+        return
+    ratio = row["total"] / row["count"] if row["status"] == "ok" else None
+    if row["metric"] != "nll":
+        yield row | {"quantity": NAMES.get(row["metric"], row["metric"]), "value": ratio}
+        return
+    yield row | {"quantity": "perplexity", "value": _exp(ratio)}
+    if protocol == "nonoverlapping" and row["unit"] == "byte":
+        yield row | {"quantity": "bits per byte", "value": None if ratio is None else ratio / math.log(2)}
+
+
+def _exp(value: float | None) -> float | None:
+    try:
+        return None if value is None else math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
+def _costs(rows: list[Record]) -> dict[tuple[str, str], dict[str, float]]:
+    """{(study, cell): {"parameters": …, "seconds": …, "tokens_per_second": …, "bytes": …}}, if measured."""
+    costs: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        if row["status"] == "ok":
+            cost = costs.setdefault((row["study"], row["cell"]), {})
+            cost[row["metric"]] = row["total"]
+            if row["metric"] == "seconds" and row["total"] > 0:
+                cost["tokens_per_second"] = row["tokens_seen"] / row["total"]
+    return costs
+
+
+def _gated(scores: list[Record], gate: float) -> Iterator[Record]:
+    """Turns the status of accuracies beyond the train length to "not learned" where 1x failed.
+
+    A model is judged by its plain self: by the row without extension, where there is one.
+    """
+    judges: dict[tuple, tuple[tuple, float | None]] = {}
+    for row in scores:
+        if row["quantity"] == "token accuracy" and row["length"] <= row["train_length"]:
+            key, rank = tuple(row[name] for name in _MODEL), (row["extension"] == "none", row["length"])
+            if key not in judges or rank >= judges[key][0]:
+                judges[key] = rank, row["value"]
+    for row in scores:
+        asked = (
+            row["quantity"] in NAMES.values()
+            and row["length"] > row["train_length"]
+            and row["status"] == "ok"
+        )
+        key = tuple(row[name] for name in _MODEL)
+        if asked and key not in judges:
+            yield row | {"status": "1x not measured"}
+        elif asked and not (judges[key][1] or 0.0) >= gate:
+            yield row | {"status": "not learned"}
+        else:
+            yield row
+
+
+# ---- lines -----------------------------------------------------------------------------------------------
+
+
+def _lines(rows: list[Record]) -> list[tuple[str, list[Record]]]:
+    """(label, rows in the order of seeds) of each line, in the order in which they are shown; labels differ.
+
+    Seeds whose rows come from other data or code are lines of their own: they are shown, and never averaged.
+    """
+    parts = [part for group in _grouped(rows, _LINE).values() for part in _split(group)]
+    parts = [sorted(part, key=lambda row: row["seed"]) for part in parts]
+    named = list(zip(_labels([part[0] for part in parts]), parts, strict=True))
+    return sorted(named, key=lambda line: (_rank(SCHEMES, line[1][0]["scheme"]), line[0]))
+
+
+def _split(rows: list[Record]) -> Iterable[list[Record]]:
+    """Cuts a line wherever one of its columns would hold two kinds of numbers."""
+    columns = _grouped(rows, _COLUMN).values()
+    keys = ("data", "code", "eval_hash")
+    mixed = tuple(key for key in keys if any(len({row[key] for row in column}) > 1 for column in columns))
+    if any(len(same) > 1 for same in _grouped(rows, (*_COLUMN, *mixed, "seed")).values()):
+        mixed += ("cell",)
+    return _grouped(rows, mixed).values()
+
+
+def _labels(firsts: list[Record]) -> list[str]:
+    """Names lines by their first row: the scheme, what is unusual, and what tells two equals apart."""
+    plain = [_label(first) for first in firsts]
+    labels = []
+    for first, label in zip(firsts, plain, strict=True):
+        same = [other for other, name in zip(firsts, plain, strict=True) if name == label]
+        for key, sign in DISTINCTIONS.items():
+            if len({other[key] for other in same}) > 1:
+                label += f" {sign}{_hash(first['cell']) if sign == '#' else first[key]}"
+                same = [other for other in same if other[key] == first[key]]
+        labels.append(label)
+    return labels
+
+
+def _label(row: Record) -> str:
+    extension = "" if row["extension"] == "none" else f" + {row['extension']}"
+    sampling = "" if row["sampling"] == "consecutive" else f", {row['sampling']}"
+    return f"{row['scheme']}{extension}{sampling}"
+
+
+def _hash(cell: str) -> str:
+    """The 8 hex digits that a run folder's name ends with."""
+    return cell.rsplit("-", 1)[-1]
+
+
+# ---- tables ----------------------------------------------------------------------------------------------
+
+
+def _table(key: tuple, rows: list[Record], costs: dict, gate: float) -> Table:
+    rows = [row | {"slice": _slice_words(row["slice"])} for row in rows]
+    columns = tuple(sorted({Column(row["length"], row["slice"]) for row in rows}))
+    return _annotated(Table(*key, columns, tuple(_line(*line, costs) for line in _lines(rows)), gate))
+
+
+def _line(label: str, rows: list[Record], costs: dict) -> Line:
+    first = rows[0]
+    measured = [costs[run] for run in _grouped(rows, ("study", "cell")) if run in costs]
+    names = dict.fromkeys(name for cost in measured for name in cost)
+    return Line(
+        label=label,
+        scheme=first["scheme"],
+        extension=first["extension"],
+        sampling=first["sampling"],
+        run=_hash(first["cell"]),
+        checkpoint=first["checkpoint"],
+        tokens_seen=first["tokens_seen"],
+        seeds=tuple(sorted({row["seed"] for row in rows})),
+        costs={name: float(np.mean([cost[name] for cost in measured if name in cost])) for name in names}
+        | {"tokens_seen": float(first["tokens_seen"])},
+        cells={Column(*column): _cell(of_seeds) for column, of_seeds in _grouped(rows, _COLUMN).items()},
+    )
+
+
+def _cell(rows: list[Record]) -> Cell:
+    """One cell from its seeds' rows. If any seed has no number, the cell has none: the mean of those that
+    survived would flatter the scheme."""
+    failed = Counter(row["status"] for row in rows if row["status"] != "ok")
+    every = len(failed) == 1 and failed.total() == len(rows)
+    statuses = [name if every else f"{name} {n}/{len(rows)}" for name, n in sorted(failed.items())]
+    values = [row["value"] for row in rows if row["value"] is not None]
+    last = rows[-1]
+    return Cell(
+        value=float(np.mean(values)) if values else None,
+        sd=float(np.std(values, ddof=1)) if len(values) > 1 and np.isfinite(values).all() else None,
+        seeds=tuple(row["seed"] for row in rows),
+        counts=tuple(sorted({row["count"] for row in rows if row["count"]})),
+        status="; ".join(statuses) or "ok",
+        eval_hash=last["eval_hash"],
+        data=last["data"],
+        code=last["code"],
+    )
+
+
+def _annotated(table: Table) -> Table:
+    """Marks what was not measured like the rest of its table, and writes the lines that stand under it."""
+    marked: set[tuple[int, Column]] = set()
+    notes = []
+    for key, words in PROVENANCE.items():
+        odd = _odd_ones(table, key)
+        if odd:
+            marked |= {place for places in odd.values() for place in places}
+            notes.append(f"{MARK} {words} ({key}) differs from the rest: {_where(table, odd)}")
+    lines = tuple(
+        replace(line, cells={c: replace(cell, marked=(i, c) in marked) for c, cell in line.cells.items()})
+        for i, line in enumerate(table.lines)
+    )
+    return replace(table, lines=lines, notes=(*notes, *_remarks(table)))
+
+
+def _odd_ones(table: Table, key: str) -> dict[str, list[tuple[int, Column]]]:
+    """{value: cells} of all values of `key` but the commonest (of equally common ones, the first).
+
+    The examples of a generated task are others at each length, so their hash is compared within each column.
+    """
+    by_column = key == "eval_hash" and table.quantity in NAMES.values()
+    odd: dict[str, list[tuple[int, Column]]] = {}
+    for columns in [(column,) for column in table.columns] if by_column else [table.columns]:
+        places: dict[str, list[tuple[int, Column]]] = {}
+        for i, line in enumerate(table.lines):
+            for column in columns:
+                if column in line.cells:
+                    places.setdefault(getattr(line.cells[column], key), []).append((i, column))
+        usual = max(places, key=lambda value: len(places[value]))
+        for value in places:
+            if value != usual:
+                odd.setdefault(value, []).extend(places[value])
+    return odd
+
+
+def _where(table: Table, groups: dict[str, list[tuple[int, Column]]]) -> str:
+    """ "t5 at 4x 512, 8x 1024: 9f8e7d6c; rope: 1a2b3c4d" """
+    said = []
+    for value, places in groups.items():
+        for i in dict.fromkeys(i for i, _ in places):
+            columns = [column for line, column in places if line == i]
+            at = f" at {', '.join(heading(table, column) for column in columns)}"
+            said.append(
+                f"{table.lines[i].label}{'' if len(columns) == len(table.lines[i].cells) else at}: {value}"
+            )
+    return "; ".join(said)
+
+
+def _remarks(table: Table) -> Iterator[str]:
+    statuses = " ".join(cell.status for line in table.lines for cell in line.cells.values())
+    if "not learned" in statuses:
+        yield f"not learned: token accuracy below {table.gate:g} at 1x, so longer lengths say nothing"
+    yield from (f"{status}: {meaning}" for status, meaning in MEANINGS.items() if status in statuses)
+    if any("#" in line.label for line in table.lines):
+        yield "#: the end of the run folder's name, where only the training configuration differs"
+    seeds = all_seeds(table.lines)
+    for fewer in dict.fromkeys(line.seeds for line in table.lines if line.seeds != seeds):
+        labels = [line.label for line in table.lines if line.seeds == fewer]
+        yield f"only seed{'s' * (len(fewer) > 1)} {', '.join(map(str, fewer))}: {'; '.join(labels)}"
+
+
+def heading(table: Table, column: Column) -> str:
+    """ "4x 512", or "4x 204, size 100" """
+    factor = f"{column.length / table.train_length:.3g}x {column.length}"
+    return f"{factor}, {column.slice}" if column.slice else factor
+
+
+def all_seeds(lines: Iterable[Line]) -> tuple[int, ...]:
+    return tuple(sorted({seed for line in lines for seed in line.seeds}))
+
+
+def bare(name: str) -> str:
+    """A name without its settings: "same_targets(k=64)" -> "same_targets" """
+    return name.split("(", 1)[0]
+
+
+def _slice_words(text: str) -> str:
+    """'{"size": 24}' -> "size 24" """
+    return ", ".join(f"{name} {value}" for name, value in json.loads(text).items())
+
+
+def _rank(order: tuple[str, ...], name: str) -> tuple[int, str]:
+    return (order.index(bare(name)) if bare(name) in order else len(order)), name
+
+
+def _table_order(table: Table) -> tuple:
+    return (
+        _rank(TASKS, table.task), table.model, table.train_length,
+        _rank(QUANTITIES, table.quantity), _rank(PROTOCOLS, table.protocol), table.unit,
+    )  # fmt: skip
+
+
+# ---- loss by position ------------------------------------------------------------------------------------
+
+
+def _curves(key: tuple, rows: list[Record]) -> Curves:
+    """Each line at the longest length of which every position has a number."""
+    curves = []
+    for label, of_line in _lines(rows):
+        failed = {row["length"] for row in of_line if row["status"] != "ok"}
+        longest = max({row["length"] for row in of_line} - failed, default=None)
+        if longest is not None:
+            points = [row for row in of_line if row["length"] == longest]
+            curves.append(Curve(label, of_line[0]["scheme"], longest, points))
+    task, model, train_length, protocol, _, unit = key
+    seeds = tuple(sorted({row["seed"] for row in rows}))
+    return Curves(task, model, train_length, protocol, unit, seeds, tuple(curves))

@@ -1,0 +1,69 @@
+"""What a task is: token batches of any length, addressed by (seed, step, row).
+
+Two kinds of ids. ``0 … vocab-1`` can be predicted; ``vocab … vocab+marks-1`` are only ever fed (a
+beginning-of-text mark, a separator) and are never a target. A *length* is always the number of tokens fed.
+"""
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
+from torch import Tensor
+
+IGNORE = -100  # the target where nothing is asked; torch's cross entropy leaves it out
+
+
+class Batch(NamedTuple):
+    """``inputs[i, t]`` is fed at position t; ``targets[i, t]`` should come next (IGNORE: nothing)."""
+
+    inputs: Int64[Tensor, "b n"]
+    targets: Int64[Tensor, "b n"]
+
+
+class Task:
+    """The interface. A task knows no model, and holds nothing that changes what a batch is."""
+
+    protocols: tuple[str, ...]  # the evaluation protocols that apply to it
+    vocab: int  # ids that are predicted: 0 … vocab-1
+    marks: int  # ids that are only fed: vocab … vocab+marks-1
+    unit: str  # what one target is: "byte" or "token"
+    shortest: int  # the least length, in tokens fed
+    fingerprint: str  # 16 hex digits that name the data
+
+    def batch(self, seed: int, step: int, rows: range, length: int) -> Batch:
+        """The given rows of the global batch of one step.
+
+        A function of (seed, step, row, length) alone: not of the other rows asked for, of earlier calls, or
+        of the process. So any division of a batch over workers, devices or accumulation steps is the same
+        batch.
+        """
+        raise NotImplementedError
+
+    def report(self, length: int, longest: int) -> dict:
+        """What of the data is used at a training length and a longest evaluation length, for the log."""
+        return {"fingerprint": self.fingerprint}
+
+
+def generator(seed: int, purpose: str, step: int) -> np.random.Generator:
+    """Random numbers that are a function of the three arguments; draw them in the same order to get the same
+    ones.
+
+    A counter-based generator with the step in the counter's highest word: steps are 2^192 numbers apart. The
+    key holds the first eight bytes of `purpose`, so that two uses of one seed share nothing.
+    """
+    key = [seed % 2**64, int.from_bytes(purpose.encode()[:8], "little")]
+    return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, step]))
+
+
+def digest(*parts: str | int | bytes | np.ndarray) -> str:
+    """16 hex digits that name the parts: their types, shapes, contents and order."""
+    whole = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            head, content = f"{part.dtype.str}{part.shape}", np.ascontiguousarray(part).tobytes()
+        else:
+            head = type(part).__name__
+            content = part if isinstance(part, bytes) else str(part).encode(errors="surrogateescape")
+        whole.update(f"{head}:{len(content)}:".encode() + content)
+    return whole.hexdigest()[:16]

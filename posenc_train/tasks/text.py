@@ -1,0 +1,212 @@
+"""Byte-level language modelling: what byte comes next, in documents of any length.
+
+    fed      d e f _ m a i n        with bos:   ▮ e f _ m a i n
+    target   e f _ m a i n (                    e f _ m a i n (
+
+A window of `length` tokens fed needs length + 1 bytes of one document; no window crosses into another
+document.
+"""
+
+import os
+import platform
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from posenc_train.config import UserError
+from posenc_train.tasks import corpus, tables, tokens
+from posenc_train.tasks.base import Batch, Task, digest, generator
+from posenc_train.tasks.corpus import Documents
+
+
+class Texts(NamedTuple):
+    """Documents of bytes; 16 hex digits that name them; facts for the log; what their rows are called."""
+
+    train: Documents
+    validation: Documents
+    fingerprint: str
+    facts: dict
+    names: list[str] | None
+
+
+class Text(Task):
+    """Language modelling on texts, byte by byte, by default Python's own standard library.
+
+    - path: a text file, a folder (each file a document), or JSON or parquet (each row's `field` a document)
+    - hub: namespace/name of a data set on the Hugging Face Hub; subset, files, revision: which part and state
+    - tokenizer: a byte-level tokenizer.json; bpe: size of a vocabulary learned from the training documents
+    - processes: how many encode; it changes no id
+    - bos: feed the mark `vocab` in place of a window's first id, in training and evaluation alike; never
+      a target, counted by the length
+    - windows: number of evaluation windows; longest: their length, for whoever evaluates
+    """
+
+    protocols = ("nonoverlapping", "same_targets", "per_position")
+    shortest = 1
+
+    def __init__(
+        self,
+        path: str | None = None,
+        field: str | None = None,
+        hub: str | None = None,
+        subset: str | None = None,
+        files: str | None = None,
+        revision: str | None = None,
+        tokenizer: str | None = None,
+        bpe: int | None = None,
+        processes: int = 1,
+        bos: bool = False,
+        windows: int = 64,
+        longest: int | None = None,
+        eval_seed: int = 0,
+    ):
+        if (path and hub) or (tokenizer and bpe):
+            raise UserError(
+                "task.path and task.hub, task.tokenizer and task.bpe: give one of the two, not both"
+            )
+        if (subset or files or revision) and not hub:
+            raise UserError(
+                "task.subset, task.files, task.revision: say which part of task.hub=…; give that too"
+            )
+        source = tables.Source(hub, subset, files, revision) if hub else None
+        texts = _hub(source, field or "text") if source else _local(path, field)
+        self.train, self.validation, self.fingerprint, self.facts = texts[:4]
+        self.unit, self.bytes_per_id = "byte", np.ones(256, np.int64)
+        if tokenizer or bpe:
+            self._encode(tokenizer, bpe, processes, texts.names)
+        self.vocab, self.marks = len(self.bytes_per_id), int(bos)
+        self.begin = self.vocab if bos else None  # fed in place of a window's first id
+        self.count, self.longest, self.eval_seed = windows, longest, eval_seed
+        self._places: dict[int, np.ndarray] = {}
+
+    def _encode(
+        self, path: str | None, size: int | None, processes: int, names: Sequence[str] | None
+    ) -> None:
+        """From bytes to tokens."""
+        key = self.fingerprint
+        if path:
+            vocabulary = tokens.Vocabulary.load(path)
+        else:
+            vocabulary = tokens.Vocabulary.train(self.train, size, key, names)
+        self.train = tokens.encode(self.train, vocabulary, f"{key} train", names, processes)
+        self.validation = tokens.encode(self.validation, vocabulary, f"{key} validation", names, processes)
+        self.unit, self.bytes_per_id = "token", vocabulary.lengths
+        self.fingerprint = digest(key, vocabulary.fingerprint)
+        self.facts = {**self.facts, "tokenizer": vocabulary.fingerprint, "vocab": len(vocabulary.lengths)}
+
+    def batch(self, seed: int, step: int, rows: range, length: int) -> Batch:
+        """Windows of training documents, uniform over all places where one fits: documents by their length."""
+        ends = self._ends(length)
+        # Drawn from the first row on, so that a row does not depend on which other rows are asked for.
+        drawn = generator(seed, "train", step).random(rows.stop)[rows.start :]
+        spots = (drawn * ends[-1]).astype(np.int64)
+        ids = np.empty((len(rows), length + 1), np.int64)
+        for row, (spot, index) in enumerate(
+            zip(spots, np.searchsorted(ends, spots, side="right"), strict=True)
+        ):
+            document = self.train[index]
+            first = len(document) - length - (ends[index] - spot)
+            ids[row] = document[first : first + length + 1]
+        ids = torch.from_numpy(ids)
+        inputs = ids[:, :-1].clone()
+        if self.begin is not None:
+            inputs[:, 0] = self.begin
+        return Batch(inputs, ids[:, 1:].contiguous())
+
+    def windows(self, longest: int) -> np.ndarray:
+        """Evaluation text [N, longest + 1]: windows inside validation documents, none overlapping another.
+
+        Ids as they stand in the text, before any BOS. Which windows is fixed by (data, longest, eval_seed).
+        """
+        documents, firsts = self.places(longest)
+        ids = [self.validation[d][f : f + longest + 1] for d, f in zip(documents, firsts, strict=True)]
+        return np.stack(ids)
+
+    def places(self, longest: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where the windows stand: the index of the validation document, and the first id's place in it,
+        int64 [N].
+
+        A place is any multiple of longest + 1 in any document; `count` of them are drawn, or all where there
+        are fewer, and come in the order of the text.
+        """
+        slots = self.validation.lengths // (longest + 1)
+        ends = np.cumsum(slots)
+        if not len(ends) or not ends[-1]:
+            raise self._nothing_fits(longest, self.validation, "validation")
+        order = np.argsort(generator(self.eval_seed, "windows", 0).random(ends[-1]), kind="stable")
+        chosen = np.sort(order[: self.count])
+        documents = np.searchsorted(ends, chosen, side="right")
+        return documents, (chosen - (ends - slots)[documents]) * (longest + 1)
+
+    def report(self, length: int, longest: int) -> dict:
+        """How much of the data is used at a training length and a longest evaluation length, for the log."""
+        return {
+            **self.facts,
+            "fingerprint": self.fingerprint,
+            "train": _used(self.train, length + 1, self.unit),
+            "validation": {
+                **_used(self.validation, longest + 1, self.unit),
+                "windows": min(self.count, int((self.validation.lengths // (longest + 1)).sum())),
+            },
+        }
+
+    def _ends(self, length: int) -> np.ndarray:
+        """The running number of places for a window over the training documents; the last is their number."""
+        if length not in self._places:
+            ends = np.cumsum(np.maximum(self.train.lengths - length, 0))
+            if not len(ends) or not ends[-1]:
+                raise self._nothing_fits(length, self.train, "training")
+            self._places[length] = ends
+        return self._places[length]
+
+    def _nothing_fits(self, length: int, documents: Documents, part: str) -> UserError:
+        longest = int(max(documents.lengths, default=0))
+        key = "longest evaluation length" if part == "validation" else "train_length"
+        remedy = f"ask for at most {longest - 1}, or give" if longest > 1 else "give"
+        return UserError(
+            f"{key} {length}: takes {length + 1} {self.unit}s of a document; the longest {part} document of "
+            f"{self.facts['source']} has {longest}; {remedy} longer documents by task.path=…"
+        )
+
+
+def _used(documents: Documents, window: int, unit: str) -> dict:
+    """Documents shorter than a window are dropped; of the others every item can be in one."""
+    fits = documents.lengths >= window
+    lengths = documents.lengths
+    return {
+        "documents": len(documents),
+        f"{unit}s": int(lengths.sum()),
+        "documents_dropped": int((~fits).sum()),
+        f"{unit}s_dropped": int(lengths[~fits].sum()),
+    }
+
+
+def _local(path: str | None, field: str | None) -> Texts:
+    files = corpus.standard_library() if path is None else corpus.local(path)
+    name = corpus.fingerprint(files)
+    own = f"Python {platform.python_version()}'s standard library"
+    facts = {"source": os.path.basename(os.path.abspath(path)) if path else own, "files": len(files)}
+    if all(tables.reader(file) for file in files):
+        field = field or "text"
+        parts = tables.read(path, files, field)
+        return Texts(*parts, digest(name, field), {**facts, "field": field}, None)
+    if field:
+        raise UserError(
+            f"task.field={field}: for JSON and parquet; task.path={path or 'null'} is not only of these"
+        )
+    if tabled := [file.name for file in files if file.name.endswith((".jsonl", ".parquet"))]:
+        raise UserError(
+            f"task.path={path}: {tabled[0]} is a table, other files are not; give a folder of one kind"
+        )
+    digests = np.array([int(file.digest[:16], 16) for file in files], np.uint64)
+    return Texts(*corpus.split(corpus.read(files), digests), name, facts, [file.name for file in files])
+
+
+def _hub(source: tables.Source, field: str) -> Texts:
+    train, validation, commit = tables.hub(source, field)
+    asked = {key: value for key, value in source._asdict().items() if value is not None}
+    facts = {"source": source.hub, **asked, "field": field, "commit": commit}
+    name = digest(source.hub, str(source.subset), str(source.files), commit, field)
+    return Texts(train, validation, name, facts, None)

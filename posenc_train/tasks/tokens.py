@@ -1,0 +1,198 @@
+"""Documents of bytes as documents of token ids: by a byte-level tokenizer.json, or by BPE trained on the
+corpus.
+
+Only byte-level tokenizers: an id stands for the same number of bytes wherever it is, so that bits per byte
+can be had from losses per token. This is verified on every document: the bytes of its ids add up to its own.
+Nothing is truncated, padded or added, whatever the file says.
+"""
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from posenc_train.config import UserError
+from posenc_train.tasks.base import digest
+from posenc_train.tasks.corpus import LARGE, Documents, Mapped, prepare, write
+
+PIECE = 2**20  # characters; longer documents are encoded in pieces, at 120 bytes of memory a character
+PLACE = re.compile(r"(?<=\S) (?=[^\W\d_])")
+
+
+class Vocabulary:
+    """A tokenizer: `text` is its tokenizer.json; `lengths` int64 [vocab] how many bytes each id stands
+    for."""
+
+    def __init__(self, text: str, where: str):
+        import tokenizers
+
+        try:
+            self.tokenizer = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises no class of its own
+            raise UserError(
+                f"{where}: not a tokenizer.json: {error}; see the `tokenizers` library"
+            ) from error
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+        self.text, self.where = text, where
+        self.lengths = _lengths(self.tokenizer, json.loads(text), where)
+        self.dtype = "uint16" if len(self.lengths) <= 2**16 else "uint32"
+        self.fingerprint = digest(text)
+
+    @classmethod
+    def load(cls, path: str) -> "Vocabulary":
+        where = f"task.tokenizer={path}"
+        try:
+            with open(os.path.expanduser(path), encoding="utf-8") as file:
+                text = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(
+                f"{where}: cannot be read: {reason}; give the path of a tokenizer.json"
+            ) from error
+        return cls(text, where)
+
+    @classmethod
+    def train(cls, documents: Documents, size: int, key: str, names: Sequence[str] | None) -> "Vocabulary":
+        """Byte-level BPE of `size` ids, with the 256 bytes among them, learned from the documents; `key`
+        names them."""
+        where = f"task.bpe={size}"
+
+        def build(folder: str) -> dict[str, list[str]]:
+            path = os.path.join(folder, "tokenizer.json")
+            texts = (text for document in _texts(documents, names, where) for text in pieces(document))
+            _bpe(texts, size, where).save(path)
+            return {"tokenizer": [path]}
+
+        path = prepare(f"bpe-{digest(key, size)}", build)["tokenizer"][0]
+        with open(path, encoding="utf-8") as file:
+            return cls(file.read(), where)
+
+
+def encode(
+    documents: Documents,
+    vocabulary: Vocabulary,
+    key: str,
+    names: Sequence[str] | None = None,
+    processes: int = 1,
+) -> Documents:
+    """The documents as ids, kept once for (key, vocabulary); `key` names the documents, `names` what a row is
+    called.
+
+    The ids do not depend on the number of processes: a document is encoded by itself.
+    """
+    edges = np.linspace(0, len(documents), min(processes, max(len(documents), 1)) + 1).astype(int).tolist()
+    arguments = {
+        "parts": list(itertools.pairwise(edges)),  # the one list: each process takes its share of it
+        "documents": documents,
+        "text": vocabulary.text,
+        "where": vocabulary.where,
+        "names": None if names is None else tuple(names),
+    }
+    size, count = int(documents.lengths.sum()), len(edges) - 1
+    found = prepare(
+        f"ids-{digest(key, vocabulary.fingerprint)}",
+        lambda folder: {"ids": write(folder, _ids, arguments, min(size * 16, LARGE), 100, count)},
+    )
+    rows = Documents.whole(Mapped(found["ids"], "ids", vocabulary.dtype))
+    rows.rows = documents.rows
+    return rows
+
+
+def _ids(parts: list, documents: Documents, text: str, where: str, names: tuple | None) -> Iterator[dict]:
+    vocabulary = Vocabulary(text, where)
+    for first, last in parts:
+        part = documents.take(np.arange(first, last))
+        for index, document in enumerate(_texts(part, names, where)):
+            ids = _encode(vocabulary, document)
+            stand_for, has = int(vocabulary.lengths[ids].sum()), int(part.lengths[index])
+            if stand_for != has:
+                raise UserError(
+                    f"{where}: changes the text: {_name(part, index, names)} has {has} bytes, its ids stand "
+                    f"for {stand_for}; give a byte-level tokenizer without a normalizer or an added space"
+                )
+            yield {"ids": ids.tobytes()}
+
+
+def _encode(vocabulary: Vocabulary, document: str) -> np.ndarray:
+    whole = vocabulary.tokenizer.encode_batch_fast(list(pieces(document)), add_special_tokens=False)
+    return np.concatenate([np.array(encoding.ids, vocabulary.dtype) for encoding in whole])
+
+
+def pieces(text: str, size: int = PIECE) -> Iterator[str]:
+    """The text in pieces of at least `size` characters, cut where a space between a non-space and a letter
+    begins.
+
+    There every pattern in use for byte-level tokenizers (GPT-2's, cl100k's and those made from them) begins a
+    word, and none looks back beyond it, so that the ids of the pieces are the ids of the whole.
+    """
+    first = 0
+    places = PLACE.finditer(text, size)
+    while place := next((p for p in places if p.start() >= first + size and text[p.end()].isalpha()), None):
+        yield text[first : place.start()]
+        first = place.start()
+    yield text[first:]
+
+
+def _texts(documents: Documents, names: Sequence[str] | None, where: str) -> Iterator[str]:
+    for index, document in enumerate(documents):
+        try:
+            yield document.tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{where}: needs UTF-8, and {_name(documents, index, names)} is not at byte {error.start}; "
+                "convert or remove it, or leave the task at bytes"
+            ) from error
+
+
+def _name(documents: Documents, index: int, names: Sequence[str] | None) -> str:
+    row = int(documents.rows[index])
+    return f"row {row}" if names is None else names[row]
+
+
+def _bpe(texts: Iterator[str], size: int, where: str):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    if (got := tokenizer.get_vocab_size()) != size:
+        raise UserError(
+            f"{where}: this corpus gives {got} ids; ask for {got} (256 are the bytes), or give more text"
+        )
+    return tokenizer
+
+
+def _lengths(tokenizer, content: dict, where: str) -> np.ndarray:
+    """A byte-level token is written with one character a byte; an added token is written as it is."""
+    from tokenizers import pre_tokenizers
+
+    added = {token["id"]: token["content"] for token in content.get("added_tokens", [])}
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    lengths = np.zeros(max(tokenizer.get_vocab().values(), default=-1) + 1, np.int64)
+    for token, id in tokenizer.get_vocab().items():
+        if id in added:
+            lengths[id] = len(added[id].encode())
+        elif alphabet.issuperset(token):
+            lengths[id] = len(token)
+        else:
+            break
+    else:
+        if _holds(content.get("decoder"), "ByteLevel"):
+            return lengths
+    raise UserError(
+        f"{where}: not a byte-level tokenizer, so bits per byte cannot be had; give one, or task.bpe=…"
+    )
+
+
+def _holds(part: object, kind: str) -> bool:
+    """Whether a part of a tokenizer.json is of a kind, or a sequence with one that is."""
+    if isinstance(part, dict):
+        return part.get("type") == kind or any(_holds(value, kind) for value in part.values())
+    return isinstance(part, list) and any(_holds(value, kind) for value in part)

@@ -1,0 +1,138 @@
+"""Runs a training: checkpoints, metrics, progress. All state is in the run folder, so that it can be taken up again."""
+
+import json
+import logging
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from tqdm import tqdm
+
+from posenc_train.model.transformer import Transformer
+from posenc_train.report.store import write_whole
+from posenc_train.report.wandb import Run
+from posenc_train.tasks.base import Task
+from posenc_train.training.checkpoint import load
+from posenc_train.training.data import Batches
+from posenc_train.training.module import Training
+
+PRECISION = {"32": "32-true", "bf16": "bf16-mixed"}
+log = logging.getLogger("posenc_train")
+
+
+class Recorder(L.Callback):
+    """Every `log_every` steps a line of metrics.jsonl, which W&B gets too; a progress bar where there is a terminal.
+
+    Loss is the mean over the steps since the line before, in nats a target.
+    """
+
+    def __init__(self, folder: Path, run: Run, config: dict[str, Any]):
+        self.path, self.run = folder / "metrics.jsonl", run
+        self.every, self.steps = config["trainer"]["log_every"], config["optim"]["steps"]
+        self.tokens = config["optim"]["batch_size"] * config["train_length"]  # a step
+        self.losses: list[torch.Tensor] = []
+        self.seconds = 0.0  # of all attempts, up to the last line
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seconds": self.seconds + time.perf_counter() - self.clock}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.seconds = state["seconds"]
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        kept = lines_up_to(self.path, trainer.global_step)
+        write_whole(self.path, "".join(kept).encode())
+        self.logged = trainer.global_step
+        self.bar = tqdm(total=self.steps, initial=trainer.global_step, unit="step", disable=not sys.stderr.isatty())
+        self.clock = time.perf_counter()
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, index) -> None:
+        self.losses.append(outputs["loss"].detach())
+        step = trainer.global_step
+        self.bar.update(step - self.bar.n)
+        if step % self.every and step != self.steps:
+            return
+        now = time.perf_counter()
+        speed = (step - self.logged) * self.tokens / (now - self.clock)
+        self.seconds, self.clock, self.logged = self.seconds + now - self.clock, now, step
+        loss = torch.stack(self.losses).mean().item()
+        self.losses = []
+        line = {
+            "step": step,
+            "loss": loss,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            "tokens": step * self.tokens,
+            "tokens_per_second": speed,
+            "seconds": self.seconds,
+        }
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        self.run.train(step, line)
+        self.bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s")
+
+    def on_train_end(self, trainer, module) -> None:
+        self.bar.close()
+
+
+class Checkpoints(L.Callback):
+    """last.ckpt every so many steps and at the end; the one before stays as before.ckpt. Each appears whole."""
+
+    def __init__(self, folder: Path, every: int):
+        self.folder, self.every = folder, every
+
+    def on_train_batch_end(self, trainer: L.Trainer, module, outputs, batch, index) -> None:
+        if trainer.global_step % self.every == 0 and trainer.global_step < trainer.max_steps:
+            self.save(trainer)
+
+    def save(self, trainer: L.Trainer) -> None:
+        new, last = self.folder / "new.ckpt", self.folder / "last.ckpt"
+        trainer.save_checkpoint(new)
+        if last.exists():
+            last.replace(self.folder / "before.ckpt")
+        new.replace(last)
+
+
+def lines_up_to(path: Path, step: int) -> list[str]:
+    """The lines of metrics.jsonl up to a step: what an interrupted attempt wrote after its checkpoint is done again."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+
+
+def fit(config: dict[str, Any], task: Task, model: Transformer, sampling: Any, folder: Path, run: Run) -> float:
+    """Trains the model in place to `optim.steps`, from last.ckpt where there is one. Returns the seconds it took,
+    over all attempts."""
+    settings, optim, last = config["trainer"], config["optim"], folder / "last.ckpt"
+    if last.exists():
+        step, seconds = load(model, last)
+        if step == optim["steps"]:
+            return seconds
+        log.info("continuing from step %d", step)
+    recorder, checkpoints = Recorder(folder, run, config), Checkpoints(folder, settings["checkpoint_every"])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")  # advice on workers and loggers that we decline
+        logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+        trainer = L.Trainer(
+            max_steps=optim["steps"],
+            max_epochs=-1,
+            precision=PRECISION[settings["precision"]],
+            accelerator=settings["accelerator"],
+            devices=1,
+            gradient_clip_val=optim["clip"],
+            callbacks=[recorder, checkpoints],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            default_root_dir=folder,
+        )
+        batches = Batches(task, config["seed"], config["train_length"], optim["batch_size"], settings["workers"])
+        trainer.fit(Training(model, sampling, config), batches, ckpt_path=str(last) if last.exists() else None)
+    checkpoints.save(trainer)
+    model.to("cpu")
+    return recorder.seconds
+

@@ -1,0 +1,65 @@
+"""The Lightning module: loss, optimizer, schedule."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenc_train.model.transformer import Transformer
+from posenc_train.tasks.base import IGNORE, Batch
+
+
+class Training(L.LightningModule):
+    """AdamW with warm-up and cosine decay over `optim.steps`. `config` is kept in the checkpoint, as plain values."""
+
+    def __init__(self, model: Transformer, sampling: Callable[..., Tensor | None], config: dict[str, Any]):
+        super().__init__()
+        self.model, self.sampling, self.config = model, sampling, config
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        pos = self.sampling(batch.inputs.shape[1], self.config["seed"], self.trainer.global_step)
+        logits = self.model(batch.inputs, pos=pos)
+        return F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE)
+
+    def configure_optimizers(self):
+        optim = self.config["optim"]
+        optimizer = torch.optim.AdamW(
+            parameter_groups(self.model, optim["weight_decay"]), lr=optim["lr"], betas=tuple(optim["betas"])
+        )
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: rate(step, optim["steps"], optim["warmup"], optim["decay_to"])
+        )
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["config"] = self.config
+        checkpoint["rng"] = torch.get_rng_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.rng = checkpoint["rng"]
+
+    def on_train_start(self) -> None:
+        # Last of all: what the trainer draws while it sets up must not count.
+        torch.set_rng_state(self.rng) if hasattr(self, "rng") else torch.manual_seed(self.config["seed"])
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices of the network are decayed; positions, embeddings and norms are not."""
+    decayed, free = [], []
+    for name, parameter in model.named_parameters():
+        plain = parameter.ndim < 2 or "embedding" in name or name.startswith("positions.")
+        (free if plain else decayed).append(parameter)
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
+
+
+def rate(step: int, steps: int, warmup: float, decay_to: float) -> float:
+    """The learning rate's factor at a step: linear up over warmup x steps, then half a cosine down to decay_to."""
+    rising = round(warmup * steps)
+    if step < rising:
+        return (step + 1) / rising
+    progress = (step - rising) / max(1, steps - rising)
+    return decay_to + (1 - decay_to) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))

@@ -1,0 +1,35 @@
+"""Evaluate a trained run again, at other lengths or by another protocol; new rows are added to its folder.
+
+python scripts/evaluate.py run=runs/default/<cell> lengths=[128,4096]
+"""
+
+from posenc_train.config import entry
+
+
+@entry("evaluate")
+def main(cfg: dict) -> None:
+    from posenc_train import report, runs
+    from posenc_train.build import build_model, build_task
+    from posenc_train.evaluation.run import evaluate_run
+    from posenc_train.report import store
+    from posenc_train.report.wandb import Run
+    from posenc_train.training.checkpoint import load
+
+    folder, trained = runs.reopened(cfg)
+    if runs.finished(trained, folder):
+        print(f"{folder}: every row asked for is there already")
+    else:
+        runs.prepare(trained["trainer"])
+        task = build_task(trained)
+        model = build_model(trained, task)
+        step, _ = load(model, folder / "last.ckpt")
+        rows = list(evaluate_run(trained, task, model, step))
+        added = store.append(folder / "rows.jsonl", rows)
+        print(f"{folder}: {added} of {len(rows)} rows are new")
+        with Run(cfg["logger"]["mode"], folder.name, trained["study"], trained) as run:
+            run.evaluation(rows)
+    print(report.text(folder))
+
+
+if __name__ == "__main__":
+    main()

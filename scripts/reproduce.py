@@ -1,0 +1,26 @@
+"""Run all cells of an experiment, side by side where that is faster, and compare them.
+
+python scripts/reproduce.py experiment=quickstart
+Any further override is handed to every cell: … experiment=quickstart model=nano optim.steps=5
+"""
+
+from pathlib import Path
+
+from posenc_train.config import entry
+
+
+@entry("reproduce", sweeps=True)
+def main(cfg: dict) -> None:
+    from posenc_train import report, study
+
+    cells = study.plan(cfg)
+    failed = study.run(cells, cfg["jobs"])
+    folder = Path("runs", cells[0].config["study"])
+    files = report.write(folder)
+    print(report.text(folder))
+    print("\n".join(f"wrote {file}" for file in files))
+    study.tell(failed)
+
+
+if __name__ == "__main__":
+    main()

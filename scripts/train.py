@@ -1,0 +1,41 @@
+"""Train one model at a short context and evaluate it at longer ones.
+
+python scripts/train.py position=alibi task=text model=tiny train_length=128 seed=0
+python scripts/train.py -m position=nope,rope,alibi seed=0,1
+"""
+
+from posenc_train.config import entry, run_folder
+
+
+@entry("train")
+def main(cfg: dict) -> None:
+    from posenc_train import report, runs  # not above: a mistake in the command is told before torch is imported
+    from posenc_train.build import build_model, build_sampling, build_task
+    from posenc_train.evaluation.run import cost_rows, evaluate_run, longest
+    from posenc_train.report import store
+    from posenc_train.report.wandb import Run
+
+    folder = run_folder(cfg)
+    if runs.finished(cfg, folder):
+        print(f"{folder}: finished before, nothing is trained again")
+        return
+    from posenc_train.training.fit import fit
+
+    runs.prepare(cfg["trainer"])
+    task = build_task(cfg)
+    model = build_model(cfg, task)
+    with runs.opened(cfg, folder), Run(cfg["logger"]["mode"], folder.name, cfg["study"], cfg) as run:
+        runs.log.info("%s: %s", folder, runs.describe(task.report(cfg["train_length"], longest(cfg))))
+        seconds = fit(cfg, task, model, build_sampling(cfg), folder, run)
+        step = cfg["optim"]["steps"]
+        rows = [*cost_rows(cfg, task, model, step, seconds), *evaluate_run(cfg, task, model, step)]
+        store.append(folder / "rows.jsonl", rows)
+        run.evaluation(rows)
+        for file in report.write(folder):
+            if file.suffix == ".png":
+                run.figure(file.stem, file)
+        runs.log.info(report.text(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,676 @@
+"""The report against numbers that the tests know: brute force over JSON lines, never its own code."""
+
+import csv
+import io
+import json
+import math
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from posenc_train.config import UserError
+from posenc_train.evaluation.rows import FIELDS, Row
+from posenc_train.report import figures, formats, store, tables, write
+
+NLL = {"protocol": "nonoverlapping", "metric": "nll", "unit": "byte"}
+COPY = {"task": "copy", "train_length": 51, "protocol": "free_running", "unit": "token", "metric": "token"}
+
+
+def row(**changes) -> Row:
+    """A good row of text, changed. Its cell follows from scheme, task, seed and `config` unless given."""
+    config = changes.pop("config", "1a2b3c4d")
+    values = {
+        "study": "s", "scheme": "rope", "extension": "none", "sampling": "consecutive", "task": "text",
+        "model": "tiny", "seed": 0, "train_length": 128, "length": 128, "tokens_seen": 1_000_000, **NLL,
+        "slice": {}, "total": 200.0, "count": 100, "eval_hash": "e0", "checkpoint": "last@400", "code": "c0",
+        "data": "d0",
+    } | changes  # fmt: skip
+    name = "{scheme}-{task}-{model}-L{train_length}-s{seed}".format(**values)
+    values.setdefault("cell", f"{re.sub('[^A-Za-z0-9._-]', '_', name)}-{config}")
+    if values.get("status", "ok") != "ok":
+        values |= {"total": None, "count": 0}
+    return Row(**values)
+
+
+def save(folder: Path, rows: list[Row]) -> Path:
+    """Rows into runs/<study>/<cell>/rows.jsonl below `folder`; returns the study's folder."""
+    for cell in dict.fromkeys(r.cell for r in rows):
+        store.append(
+            folder / "runs" / rows[0].study / cell / "rows.jsonl", [r for r in rows if r.cell == cell]
+        )
+    return folder / "runs" / rows[0].study
+
+
+def configure(study: Path, rows: list[Row], **changes) -> None:
+    """Writes the config.yaml of these rows' runs."""
+    for r in rows:
+        config = {
+            "position": {"_target_": r.scheme}, "sampling": {}, "model": {}, "optim": {"lr": 2e-3},
+            "init": None, "train_length": r.train_length, "seed": r.seed, "task": {},
+            "trainer": {"precision": "32"},
+        } | changes  # fmt: skip
+        (study / r.cell / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def report(folder: Path, rows: list[Row], **options) -> tables.Report:
+    return tables.summary(store.read(save(folder, rows)), **options)
+
+
+def cells(of: tables.Report) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(formats.csv(of))))
+
+
+def copies(scheme: str, shares: list[float], **more) -> list[Row]:
+    """Token accuracy, exact match and stopping at 1x, 2x, 4x … of 100 targets each, all with these shares."""
+    return [
+        row(**COPY | {"metric": metric, "unit": unit}, scheme=scheme, length=51 * 2**i, total=100 * share, **more)
+        for i, share in enumerate(shares)
+        for metric, unit in (("token", "token"), ("exact", "example"), ("stops", "example"))
+    ]  # fmt: skip
+
+
+# ---- rows ------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_its_fields_in_order_on_one_line():
+    line = row(slice={"position": (64, 71)}, scheme="é\n|").json()
+    assert "\n" not in line
+    assert list(json.loads(line)) == list(FIELDS)
+    assert " ".join(FIELDS) == (
+        "study cell scheme extension sampling task model seed train_length length tokens_seen protocol slice "
+        "metric total count unit eval_hash checkpoint code data status version"
+    )
+    assert Row.parse(line).json() == line
+
+
+def test_a_key_is_every_field_but_the_number():
+    one = row()
+    for name in FIELDS:
+        other = {"slice": {"size": 1}, "status": "not finite", "version": 1}.get(
+            name, "x" if isinstance(getattr(one, name), str) else 7
+        )
+        changed = replace(one, **{name: other} | ({"total": None, "count": 0} if name == "status" else {}))
+        assert (changed.key() == one.key()) == (name in ("total", "count", "status", "version")), name
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"total": math.nan}, {"total": math.inf}, {"total": None}, {"count": 0}, {"status": "fine"},
+     {"seed": 0.5}, {"seed": "0"}, {"status": "not finite"}, {"slice": []}, {"scheme": None}, {"version": 2},
+     {"count": None}],
+)  # fmt: skip
+def test_what_is_not_a_measurement_is_no_row(change):
+    with pytest.raises(ValueError, match=r"must|needs|version|not "):
+        Row.parse(json.dumps(json.loads(row().json()) | change))
+
+
+@pytest.mark.parametrize("line", ["", "[]", "{}", row().json()[:-9], row().json()[:-1] + ',"more":1}'])
+def test_what_is_not_exactly_a_row_is_refused(line):
+    with pytest.raises(ValueError):
+        Row.parse(line)
+
+
+# ---- store -----------------------------------------------------------------------------------------------
+
+
+def test_appending_a_known_key_adds_nothing(tmp_path):
+    path = tmp_path / "cell" / "rows.jsonl"
+    rows = [row(length=n) for n in (128, 256)]
+    assert store.append(path, rows) == 2
+    before = path.read_bytes()
+    assert store.append(path, [replace(r, total=1.0) for r in rows]) == 0
+    assert path.read_bytes() == before
+    assert store.append(path, [row(length=512), row(length=512), rows[0]]) == 1
+    assert path.read_bytes() == before + (row(length=512).json() + "\n").encode()
+    assert os.listdir(path.parent) == ["rows.jsonl"]
+
+
+@pytest.mark.parametrize("damage", [row().json()[:100].encode(), b"\xff\xfe", b"\n"])
+def test_a_damaged_line_is_named_and_nothing_is_lost(tmp_path, damage):
+    path = save(tmp_path, [row(), row(length=256)]) / row().cell / "rows.jsonl"
+    with open(path, "ab") as file:
+        file.write(damage)
+    before = path.read_bytes()
+    for act in (lambda: store.append(path, [row(length=512)]), lambda: store.read(path.parent.parent)):
+        with pytest.raises(UserError) as error:
+            act()
+        assert f"{path} line 3" in str(error.value) and "\n" not in str(error.value)
+    assert path.read_bytes() == before
+
+
+def test_rows_are_added_together_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "rows.jsonl"
+    store.append(path, [row()])
+
+    def rows():
+        yield row(length=256)
+        raise RuntimeError("the evaluation died")
+
+    with pytest.raises(RuntimeError):
+        store.append(path, rows())
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("no space left")))
+    with pytest.raises(OSError):
+        store.append(path, [row(length=256)])
+    assert store.load(path) == [row()] and os.listdir(tmp_path) == ["rows.jsonl"]
+
+
+def test_reading_gives_slices_as_columns(tmp_path):
+    frame = store.read(save(tmp_path, [row(slice={"position": [64, 71]}), row(slice={"size": 24}), row()]))
+    assert frame["size"].isna().tolist() == [True, False, True] and frame["size"][1] == 24
+    assert (frame["position_first"][0], frame["position_last"][0]) == (64, 71)
+    assert len(store.read(tmp_path / "runs" / "s" / row().cell)) == 3
+
+
+def test_a_study_without_rows_is_told_from_one_that_is_not_there(tmp_path):
+    save(tmp_path, [row(study="mine")])
+    save(tmp_path, [row(study="other")])
+    (tmp_path / "runs" / "wandb" / "x").mkdir(parents=True)
+    (tmp_path / "runs" / "wandb" / "x" / "config.yaml").touch()
+    (tmp_path / "runs" / "young" / "cell").mkdir(parents=True)
+    (tmp_path / "runs" / "young" / "cell" / "config.yaml").touch()
+    with pytest.raises(UserError, match=r"^study=mien: no runs .*: mine, other, young; .* makes one$"):
+        store.read(tmp_path / "runs" / "mien")
+    with pytest.raises(UserError, match="study=young: none of its 1 runs has rows yet"):
+        store.read(tmp_path / "runs" / "young")
+    with pytest.raises(UserError, match="holds no study yet"):
+        store.read(tmp_path / "nowhere" / "x")
+    assert not (tmp_path / "runs" / "mien").exists()
+
+
+def test_runs_without_rows_are_named_under_the_tables(tmp_path):
+    study = save(tmp_path, [row()])
+    (study / "t5-text-tiny").mkdir()
+    (study / "t5-text-tiny" / "config.yaml").touch()
+    of = tables.summary(store.read(study))
+    assert "t5-text-tiny" in formats.render(of) and "t5-text-tiny" in formats.markdown(of)
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------
+
+
+def quickstart(rng: random.Random, seeds: int = 1) -> list[Row]:
+    """A study like the quickstart's with random numbers."""
+    rows = []
+    for scheme in ("nope", "sinusoidal", "learned", "rope", "alibi", "t5"):
+        for seed in range(seeds):
+            more = {"scheme": scheme, "seed": seed}
+            cost = {"protocol": "training", **more}
+            rows.append(row(metric="parameters", unit="parameter", total=167_936, count=1, **cost))
+            rows.append(row(metric="seconds", unit="second", total=rng.uniform(20, 60), count=400, **cost))
+            for n in (128, 256, 512, 1024):
+                status = "beyond reach" if scheme == "learned" and n > 128 else "ok"
+                for protocol, count in (("nonoverlapping", 65536), ("same_targets(k=64)", 4096)):
+                    total = count * rng.uniform(1.9, 3.5)
+                    rows.append(
+                        row(protocol=protocol, length=n, total=total, count=count, status=status, **more)
+                    )
+                if status != "ok":
+                    rows.append(row(protocol="per_position", length=n, status=status, **more))
+                    continue
+                for first in [*range(64), *range(64, n, 64)]:
+                    last = first if first < 64 else first + 63
+                    place = {"protocol": "per_position", "slice": {"position": [first, last]}, "length": n}
+                    rows.append(
+                        row(total=rng.uniform(100, 300) * (last - first + 1), count=64, **place, **more)
+                    )
+            if scheme not in ("learned", "t5"):
+                for r in copies(
+                    scheme, [rng.choice((0.5, 0.97)), *(rng.random() for _ in range(3))], seed=seed
+                ):
+                    rows.append(replace(r, slice={"size": (r.length - 3) // 2}))
+    return rows
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_every_number_of_the_table_follows_from_the_lines_of_the_rows(tmp_path, seeds):
+    rows = quickstart(random.Random(seeds), seeds)
+    study = save(tmp_path, rows)
+    configure(study, [r for r in rows if r.protocol == "training" and r.metric == "seconds"])
+    configure(study, [r for r in rows if r.metric == "stops"], task={"n": 1})
+    write(study)
+
+    lines = [json.loads(x) for f in study.glob("*/rows.jsonl") for x in f.read_text().splitlines()]
+    learned = {
+        x["cell"]: x["total"] / x["count"] >= 0.95
+        for x in lines
+        if x["metric"] == "token" and x["length"] == 51
+    }
+    expected: dict[tuple, list] = {}
+    costs: dict[tuple, list] = {}
+    for x in lines:
+        if x["protocol"] == "training":
+            costs.setdefault((x["scheme"], x["metric"]), []).append(x["total"])
+        elif x["protocol"] != "per_position":
+            mean = x["total"] / x["count"] if x["count"] else None
+            hidden = x["task"] == "copy" and x["length"] > 51 and not learned[x["cell"]]
+            names = {"exact": "exact match", "token": "token accuracy", "stops": "stopping"}
+            quantities = {names.get(x["metric"], "perplexity"): mean}
+            if x["metric"] == "nll":
+                quantities["perplexity"] = mean and 2.718281828459045**mean
+                if x["protocol"] == "nonoverlapping":
+                    quantities["bits per byte"] = mean and mean * 1.4426950408889634
+            for quantity, value in quantities.items():
+                key = (x["task"], x["protocol"], quantity, x["scheme"], x["length"])
+                expected.setdefault(key, []).append("not learned" if hidden else value)
+
+    written = list(csv.DictReader(io.StringIO((study / "table.csv").read_text())))
+    assert len(written) == len(expected) == 6 * 4 * 3 + 4 * 4 * 3
+    for line in written:
+        values = expected[
+            line["task"], line["protocol"], line["quantity"], line["scheme"], int(line["length"])
+        ]
+        assert int(line["n"]) == len(values) == seeds
+        assert float(line["factor"]) == int(line["length"]) / int(line["train_length"])
+        failed = values.count("not learned")
+        if failed:
+            assert line["status"] == f"not learned{'' if failed == seeds else f' {failed}/{seeds}'}"
+            assert line["value"] == line["sd"] == ""
+        elif values[0] is None:
+            assert (line["status"], line["value"], line["sd"]) == ("beyond reach", "", "")
+        else:
+            assert float(line["value"]) == pytest.approx(statistics.mean(values), rel=1e-12)
+            if seeds > 1:
+                assert float(line["sd"]) == pytest.approx(statistics.stdev(values), rel=1e-9)
+        if line["task"] == "text":
+            seconds = costs[line["scheme"], "seconds"]
+            assert float(line["seconds"]) == pytest.approx(statistics.mean(seconds))
+            assert float(line["tokens_per_second"]) == pytest.approx(
+                statistics.mean(1e6 / s for s in seconds)
+            )
+            assert (float(line["parameters"]), line["tokens_seen"]) == (167_936, "1000000")
+
+
+def test_perplexity_is_divided_once_and_averaged_over_seeds_afterwards(tmp_path):
+    rows = [
+        row(seed=s, total=t, count=n)
+        for s, t, n in ((0, 100 * math.log(4), 100), (1, 300 * math.log(16), 300))
+    ]
+    study = save(tmp_path, rows)
+    configure(study, rows)
+    of = tables.summary(store.read(study))
+    value = {c["quantity"]: (float(c["value"]), float(c["sd"]), c["count"]) for c in cells(of)}
+    assert value["perplexity"][:2] == pytest.approx(
+        (10.0, statistics.stdev([4, 16])), rel=1e-12
+    )  # not exp(mean) = 8
+    assert value["bits per byte"][:2] == pytest.approx((3.0, statistics.stdev([2, 4])), rel=1e-12)
+    assert value["perplexity"][2] == "100, 300"
+    text = formats.render(of)
+    assert "10.00 ±8.49" in text and "exp(nll / count)" in text and "over seeds 0, 1" in text
+
+
+def test_one_seed_has_no_deviation(tmp_path):
+    of = report(tmp_path, [row(total=100 * math.log(4))])
+    assert cells(of)[0]["sd"] == "" and "±" not in formats.render(of) and "seed 0" in formats.render(of)
+
+
+def test_a_seed_that_is_missing_or_failed_is_not_averaged_away(tmp_path):
+    rows = [row(seed=s, length=n, total=230) for s, n in ((0, 128), (0, 256), (0, 512), (1, 128))]
+    rows += [row(seed=1, length=256, status="not finite"), row(seed=2, length=128)]
+    study = save(tmp_path, rows)
+    configure(study, rows)
+    table = tables.summary(store.read(study)).tables[0]
+    by_length = {column.length: cell for column, cell in table.lines[0].cells.items()}
+    assert by_length[256].status == "not finite 1/2" and by_length[512].seeds == (0,)
+    text = formats.render(tables.Report(("s",), (table,), ()))
+    assert "(n=1)" in text and re.search(r"not +finite", text)
+    record = {int(c["length"]): c for c in cells(tables.Report(("s",), (table,), ()))}
+    assert record[256]["value"] == "" and record[512]["value"] != ""
+
+
+def test_an_exploded_perplexity_is_shown_and_drawn_as_far_as_it_goes(tmp_path):
+    rows = [row(length=n, total=100 * t) for n, t in ((128, 2), (256, 20), (512, 800))]
+    of = report(tmp_path, rows)
+    text = formats.render(of)
+    assert "4.9e+08" in text and "inf" in text
+    assert figures.draw(of)
+
+
+# ---- what may stand together -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"protocol": "same_targets(k=64)"}, {"protocol": "sliding(stride=8)"}, {"task": "pg19"},
+     {"model": "small"}, {"train_length": 64}, {"unit": "token"}],
+)  # fmt: skip
+def test_a_table_refuses_to_mix(tmp_path, change):
+    of = report(tmp_path, [row(), row(scheme="t5", **change)])
+    kept = [table for table in of.tables if table.quantity == "perplexity"]
+    assert sorted([line.scheme for line in table.lines] for table in kept) == [["rope"], ["t5"]]
+    (value,) = change.values()
+    shown = [formats.render(replace(of, tables=(table,))) for table in kept if table.lines[0].scheme == "t5"]
+    assert str(value) in shown[0].replace("\n", " ")
+
+
+def test_settings_of_one_protocol_do_not_mix(tmp_path):
+    of = report(tmp_path, [row(protocol=f"same_targets(k={k})") for k in (32, 64)])
+    assert sorted(table.protocol for table in of.tables) == ["same_targets(k=32)", "same_targets(k=64)"]
+
+
+def test_extensions_samplings_and_lengths_are_told_apart(tmp_path):
+    rows = [
+        row(),
+        row(extension="pi(scale=8)", total=210),
+        row(sampling="pose", config="00000001", total=220),
+    ]
+    of = report(tmp_path, [*rows, row(length=200)])
+    table = of.tables[0]
+    assert [line.label for line in table.lines] == ["rope", "rope + pi(scale=8)", "rope, pose"]
+    assert [tables.heading(table, column) for column in table.columns] == ["1x 128", "1.56x 200"]
+    assert [len(line.cells) for line in table.lines] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("key", ["data", "code", "eval_hash"])
+def test_seeds_of_other_data_or_code_are_shown_marked_and_never_averaged(tmp_path, key):
+    rows = [
+        row(seed=s, total=100 * t, **{key: k}) for s, t, k in ((0, 1, "aaa"), (1, 2, "aaa"), (2, 3, "bbb"))
+    ]
+    study = save(tmp_path, rows)
+    configure(study, rows)
+    of = tables.summary(store.read(study))
+    lines = of.tables[0].lines
+    assert [line.seeds for line in lines] == [(0, 1), (2,)] and lines[0].label != lines[1].label
+    values = [float(c["value"]) for c in cells(of) if c["quantity"] == "perplexity"]
+    assert values == pytest.approx([(math.e + math.e**2) / 2, math.e**3])
+    text = " ".join(formats.render(of).split())
+    assert (
+        f"({key}) differs from the rest" in text
+        and "bbb" in text
+        and "20.09†" in text
+        and "5.05†" not in text
+    )
+
+
+def test_nothing_is_marked_where_nothing_differs(tmp_path):
+    of = report(tmp_path, [row(), row(scheme="t5"), *copies("rope", [1, 1], eval_hash="x")])
+    assert tables.MARK not in formats.render(of) + formats.markdown(of)
+
+
+def test_other_evaluation_data_at_one_length_are_marked_for_text_and_expected_for_copying(tmp_path):
+    text = [
+        row(scheme=s, length=n, eval_hash=h)
+        for s in ("rope", "t5")
+        for n, h in ((128, "a"), (256, "a"), (512, "b"))
+    ]
+    copying = [row(**COPY, length=n, eval_hash=h) for n, h in ((51, "x"), (102, "y"))]
+    of = report(tmp_path, text + copying)
+    marked = {
+        (t.quantity, c.length)
+        for t in of.tables
+        for ln in t.lines
+        for c, cell in ln.cells.items()
+        if cell.marked
+    }
+    assert marked == {("perplexity", 512), ("bits per byte", 512)}
+    assert "at 4x 512" in " ".join(formats.render(of).split())
+
+
+def test_of_the_same_cell_written_by_two_codes_the_last_counts(tmp_path):
+    of = report(tmp_path, [row(total=100, code="old"), row(total=200, code="new")])
+    (cell,) = (c for c in cells(of) if c["quantity"] == "perplexity")
+    assert (float(cell["value"]), cell["code"], cell["n"]) == (pytest.approx(math.exp(2)), "new", "1")
+
+
+def test_runs_that_differ_in_their_seed_only_are_one_line_and_others_are_not(tmp_path):
+    rows = [row(seed=s, config=f"0000000{i}") for i, s in enumerate((0, 1, 0))]
+    study = save(tmp_path, rows)
+    configure(study, rows[:2])
+    configure(study, rows[2:], optim={"lr": 1e-3})
+    table = tables.summary(store.read(study)).tables[0]
+    assert {line.label: line.seeds for line in table.lines} == {
+        "rope #00000000": (0, 1),
+        "rope #00000002": (0,),
+    }
+    assert any(note.startswith("#:") for note in table.notes)
+
+
+def test_a_damaged_configuration_is_named(tmp_path):
+    study = save(tmp_path, [row()])
+    for text in ("a: [", "just text", "{}"):
+        (study / row().cell / "config.yaml").write_text(text)
+        with pytest.raises(UserError, match=r"config\.yaml"):
+            store.read(study)
+
+
+# ---- the gate --------------------------------------------------------------------------------------------
+
+
+def test_what_has_not_learned_1x_says_so_and_keeps_its_1x(tmp_path):
+    of = report(tmp_path, copies("nope", [0.94, 0.93]) + copies("alibi", [0.95, 0.5]))
+    assert {table.quantity for table in of.tables} == {"token accuracy", "exact match", "stopping"}
+    for table in of.tables:
+        shown = {line.scheme: [cell.status for _, cell in sorted(line.cells.items())] for line in table.lines}
+        assert shown == {"nope": ["ok", "not learned"], "alibi": ["ok", "ok"]}, table.quantity
+    for text in (formats.render(of), formats.markdown(of), formats.csv(of)):
+        assert "0.94" in text and "0.93" not in text and "not learned" in " ".join(text.split())
+    assert "0.93" in formats.render(report(tmp_path, copies("nope", [0.94, 0.93]), gate=0.9))
+
+
+def test_the_gate_is_a_matter_of_each_seed(tmp_path):
+    rows = [r for s, share in enumerate((1.0, 0.5, 1.0)) for r in copies("rope", [share, 0.25], seed=s)]
+    study = save(tmp_path, rows)
+    configure(study, rows)
+    at_2x = [c for c in cells(tables.summary(store.read(study))) if c["length"] == "102"]
+    assert [(c["status"], c["value"]) for c in at_2x] == [("not learned 1/3", "")] * 3
+
+
+def test_without_1x_nobody_knows_what_was_learned(tmp_path):
+    of = report(tmp_path, [row(**COPY, length=102, total=70)])
+    assert cells(of)[0]["status"] == "1x not measured" and "0.700" not in formats.render(of)
+
+
+def test_an_extension_is_judged_by_the_plain_model(tmp_path):
+    rows = [*copies("rope", [1.0, 0.1]), *copies("rope", [0.2, 0.8], extension="pi(scale=8)")]
+    shown = {(c["extension"], c["length"]): c["status"] for c in cells(report(tmp_path, rows))}
+    assert set(shown.values()) == {"ok"}
+    of_text = report(tmp_path / "text", [row(total=500), row(length=256)])
+    assert {c["status"] for c in cells(of_text)} == {"ok"}
+
+
+@pytest.mark.parametrize("status", ["beyond reach", "not finite", "out of memory"])
+def test_a_cell_without_a_number_says_why(tmp_path, status):
+    of = report(tmp_path, [row(), row(length=256, status=status)])
+    markdown = formats.markdown(of)
+    assert f"| {status} |" in markdown and f"- {status}:" in markdown
+    assert f"{status}:" in formats.render(of)
+
+
+# ---- looks -----------------------------------------------------------------------------------------------
+
+HOSTILE = "a|b<script>alert(1)</script>$x_1^{2}$[red]`*_"
+
+
+def hostile() -> list[Row]:
+    names = {"scheme": HOSTILE, "task": HOSTILE, "model": HOSTILE, "extension": "[/]", "cell": "hostile"}
+    rows = [row(length=n, **names) for n in (128, 256)]
+    rows += [
+        row(length=n, **names | {"scheme": s})
+        for n in (128, 256)
+        for s in ("_hidden", "x$y", "字" * 20, "w" * 99)
+    ]
+    rows += [row(**names, protocol="per_position", slice={"position": [i, i]}) for i in range(8)]
+    return [replace(r, cell=f"c{r.scheme.encode().hex()[:8]}") for r in rows]
+
+
+def test_hostile_names_are_only_names(tmp_path):
+    study = save(tmp_path, hostile())
+    paths = write(study)
+    of = tables.summary(store.read(study))
+    markdown = (study / "table.md").read_text()
+    assert "<" not in markdown
+    grids = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len(grids) > 4 and len({len(re.findall(r"(?<!\\)\|", line)) for line in grids}) == 1
+    assert HOSTILE in (study / "table.csv").read_text()
+    assert "[red]" in formats.render(of, 200)
+    assert {p.parent for p in paths} == {study}
+    assert all(re.fullmatch(r"[A-Za-z0-9._=-]+", p.name) for p in paths)
+    for path in paths:
+        if path.suffix == ".svg":
+            assert not {e.tag for e in ET.parse(path).iter() if "script" in str(e.tag).lower()}
+            assert all(name in texts(path) for name in ("_hidden", "x$y"))
+
+
+def widths(text: str) -> set[int]:
+    from rich.cells import cell_len
+
+    return {cell_len(line) for line in text.splitlines()}
+
+
+@pytest.mark.parametrize("lengths", [1, 4, 9])
+def test_a_terminal_of_80_columns_is_enough(tmp_path, lengths):
+    rng = random.Random(0)
+    rows = [
+        row(scheme=scheme, length=128 * 2**i, total=100 * rng.uniform(2, 14), seed=seed, **more)
+        for scheme in ("rope", "alibi(slopes=[1.0,0.5,0.25,0.125])", "字" * 20)
+        for more in (
+            {},
+            {"task": "copy", "metric": "token", "protocol": "free_running", "slice": {"size": 123456}},
+        )
+        for i in range(lengths)
+        for seed in (0, 1)
+        if not more or rng.random() < 0.5
+    ]
+    rows = [replace(r, total=99.0) if r.task == "copy" else r for r in rows]
+    of = tables.summary(store.read(save(tmp_path, rows)))
+    text = formats.render(of)
+    assert max(widths(text)) <= 80
+    words = set(text.split())
+    for table in of.tables:
+        for column in table.columns:
+            assert str(column.length) in words, "a length has fallen off the table"
+    assert {"params", "tokens", "tok/s"} <= words
+    assert max(widths(formats.render(of, 60))) <= 60
+
+
+def test_a_title_says_how_a_number_was_made(tmp_path):
+    of = report(
+        tmp_path, [row(protocol="same_targets(k=64)", count=4096), row(count=4096), *copies("rope", [1])]
+    )
+    titles = [" ".join(formats.title(table)) for table in of.tables]
+    assert len(titles) == 6
+    for part in (
+        "text, tiny, trained on 128 tokens",
+        "perplexity",
+        "same_targets(k=64)",
+        "4,096 scored bytes",
+        "seed 0",
+    ):
+        assert part in titles[0], part
+    for title in titles:
+        assert title in " ".join(formats.render(of, 200).split()) and "scored" in title
+
+
+# ---- figures ---------------------------------------------------------------------------------------------
+
+
+def texts(svg: Path | bytes) -> str:
+    """What an SVG with outlined letters says: matplotlib leaves each text in a comment above its shapes."""
+    parser = ET.XMLParser(target=ET.TreeBuilder(insert_comments=True))
+    root = ET.fromstring(svg if isinstance(svg, bytes) else svg.read_bytes(), parser)
+    return "\n".join(e.text for e in root.iter() if e.tag is ET.Comment)
+
+
+def test_figures_are_there_whole_labelled_and_the_same_each_time(tmp_path):
+    study = save(tmp_path, quickstart(random.Random(1)))
+    paths = write(study)
+    assert [p.name for p in paths] == [
+        "table.csv", "table.md",
+        "perplexity_text_tiny_L128.png", "perplexity_text_tiny_L128.svg",
+        "accuracy_copy_tiny_L51.png", "accuracy_copy_tiny_L51.svg",
+        "loss_by_position_text_tiny_L128.png", "loss_by_position_text_tiny_L128.svg",
+    ]  # fmt: skip
+    assert sorted(p for p in study.iterdir() if p.is_file()) == sorted(paths)
+    said = {p.name.split("_")[0]: texts(p) for p in paths if p.suffix == ".svg"}
+    for scheme in ("nope", "sinusoidal", "learned", "rope", "alibi", "t5"):
+        assert scheme in said["perplexity"] and scheme in said["loss"]
+        drawn = f"\n {scheme} " in said["accuracy"]
+        assert drawn == (scheme not in ("learned", "t5"))
+    assert "learned (beyond reach at 256)" in said["perplexity"] and "learned (length 128)" in said["loss"]
+    for part in ("same_targets(k=64)", "nonoverlapping", "trained on 128 tokens", "seed 0", "trained length"):
+        assert part in said["perplexity"], part
+    for path in paths:
+        if path.suffix == ".png":
+            assert path.read_bytes().startswith(b"\x89PNG")
+    before = {p: p.read_bytes() for p in paths}
+    assert {p: p.read_bytes() for p in write(study)} == before
+
+
+def test_a_figure_shows_the_numbers_of_the_table(tmp_path):
+    of = report(tmp_path, quickstart(random.Random(2)))
+    shown = [table for table in of.tables if table.quantity == "perplexity"]
+    figure = figures.against_length(shown, "perplexity")
+    for axes, table in zip(figure.axes, shown, strict=True):
+        assert axes.get_yscale() == "log" and axes.get_xscale() == "log"
+        drawn = [{int(x): y for x, y in zip(*ln.get_data(), strict=True)} for ln in axes.lines]
+        for line in table.lines:
+            points = {c.length: cell.value for c, cell in line.cells.items() if cell.status == "ok"}
+            assert points in drawn, line.label
+        assert [ln.get_xdata()[0] for ln in axes.lines if ln.get_linestyle() == ":"] == [128]
+
+
+def test_loss_by_position_adds_up_sums_and_counts(tmp_path):
+    rng = random.Random(3)
+    rows = [
+        row(protocol="per_position", slice={"position": [i, i]}, total=9.0 * (i + 1), count=rng.randint(5, 9))
+        for i in range(16)
+    ]
+    of = report(tmp_path, rows)
+    points = figures._buckets(of.curves[0].curves[0])
+    members: dict[int, list[Row]] = {}
+    for i, r in enumerate(rows):
+        members.setdefault(
+            max(k for k in range(13) if 2 ** (k / figures.PER_OCTAVE) <= i + 1 + 1e-6), []
+        ).append(r)
+    expected = [sum(r.total for r in part) / sum(r.count for r in part) for part in members.values()]
+    assert points["mean"].tolist() == pytest.approx(expected)
+    drawn = figures.loss_by_position(of.curves[0]).axes[0].lines[0].get_ydata()
+    assert list(drawn) == pytest.approx([value / math.log(2) for value in expected])
+
+
+def test_what_has_not_learned_is_dashed(tmp_path):
+    of = report(tmp_path, copies("nope", [0.2, 0.1]) + copies("rope", [1, 0.9]))
+    figure = figures.against_length([t for t in of.tables if t.quantity == "token accuracy"], "accuracy")
+    legend = figure.axes[0].get_legend()
+    looks = {
+        text.get_text(): line.get_linestyle()
+        for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
+    }
+    assert looks == {"rope": "-", "nope (not learned)": "--"}
+
+
+def test_nothing_to_draw_is_no_figure(tmp_path):
+    study = save(tmp_path, [row(status="not finite"), row(protocol="per_position", status="not finite")])
+    assert [p.name for p in write(study)] == ["table.csv", "table.md"]
+
+
+def test_a_scheme_looks_the_same_in_every_figure_and_like_no_other(tmp_path):
+    known = [figures.colour_and_marker(scheme) for scheme in tables.SCHEMES]
+    assert len({c for c, _ in known}) == len({m for _, m in known}) == len(tables.SCHEMES)
+    assert figures.colour_and_marker("rope(base=500000.0)") == figures.colour_and_marker("rope")
+    assert figures.colour_and_marker("kerple_log") == figures.colour_and_marker(
+        "kerple_log(r=2)"
+    )  # stable over processes
+    rows = [
+        row(),
+        row(extension="pi"),
+        row(scheme="rope(base=1.0)"),
+        row(scheme="alibi"),
+        row(scheme="kerple_log"),
+    ]
+    all_styles = figures._styles(report(tmp_path, rows).tables[0].lines)
+    assert all_styles["rope"][:2] == figures.colour_and_marker("rope")
+    assert len({(s.color, s.marker) for s in all_styles.values()}) == len(rows)
+
+
+def test_reports_need_no_torch():
+    code = "import sys, posenc_train.report.figures, posenc_train.report.formats; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1], timeout=60)
