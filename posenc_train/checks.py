@@ -249,7 +249,8 @@ def sections(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, Ru
 
 def _class_rules(cfg: Mapping[str, Any], group: str) -> dict[str, Rule] | None:
     """Rules for the settings of a class: those of its file. None if it is another class than the file's."""
-    file = file_settings(group, _as_mapping(cfg.get("names")).get(group))
+    name = _as_mapping(cfg.get("names")).get(group)
+    file = file_settings(group, name) if isinstance(name, str) else None
     if file is None or file.get("_target_") != _as_mapping(cfg.get(group)).get("_target_"):
         return None
     known = CLASSES.get(_class_name(file["_target_"]), {})
@@ -331,8 +332,8 @@ def run_exists(key: str, path: str) -> Path:
         return Path(path)
     what = "has no config.yaml, so it is no run folder" if Path(path).is_dir() else "no such run folder"
     runs = sorted(p.parent.as_posix() for p in Path("runs").glob("*/*/config.yaml"))
-    remedy = (
-        nearest(path, runs) or f"must be runs/<study>/<cell>{'' if runs else ', of which there is none yet'}"
+    remedy = nearest(path, runs) or "must be runs/<study>/<cell>" + (
+        "" if runs else ", and there is none yet"
     )
     raise UserError(f"{key}={path}: {what}{_here(path)}; {remedy}")
 
@@ -365,7 +366,7 @@ def _check_heads(cfg: Mapping[str, Any]) -> None:
 
 
 def _divisors(n: int) -> list[str]:
-    return [str(d) for d in range(1, n + 1) if n % d == 0]
+    return [str(d) for d in range(1, min(n, 1024) + 1) if n % d == 0]  # nobody wants more heads
 
 
 def _check_scheme(cfg: Mapping[str, Any]) -> None:
@@ -386,9 +387,7 @@ def _check_task(cfg: Mapping[str, Any]) -> None:
             raise UserError(f"{key}={min(value)}: must be at least {shortest}, the least of task={task}")
     for one, other in ("path", "hub"), ("tokenizer", "bpe"):
         if kind(cfg, "task") and None not in (cfg["task"].get(one), cfg["task"].get(other)):
-            raise UserError(
-                f"task.{one}={cfg['task'][one]}: must be null where task.{other} is given"
-            )
+            raise UserError(f"task.{one}={cfg['task'][one]}: must be null where task.{other} is given")
     longest = cfg["task"].get("longest")
     if kind(cfg, "task") and longest is not None and longest < max(asked):
         least = f"at least the longest evaluation length, {max(asked)}, or null for that"
@@ -417,7 +416,7 @@ def choices(group: str) -> list[str]:
 
 
 @functools.cache
-def file_settings(group: str, name: str | None) -> Mapping[str, Any] | None:
+def file_settings(group: str, name: str) -> Mapping[str, Any] | None:
     """conf/<group>/<name>.yaml as plain values, with those of the files that its defaults list names.
 
     None if there is no such file (a user's own, in another folder).

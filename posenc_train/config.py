@@ -57,14 +57,10 @@ Config = dict[str, Any]
 
 # ---------------------------------------------------------------- names that follow from a configuration
 
-UNTRAINED = (
-    "longest",
-    "eval_seed",
-    "windows",
-    "examples",
-    "processes",
-)  # settings of a task that change no weight
-PATHS = {("task", "path"), ("task", "tokenizer")}
+# Settings of a task that change no weight.
+UNTRAINED = ("longest", "eval_seed", "windows", "examples", "processes")
+# What rows tell otherwise: by fingerprints of the training and the evaluation data.
+UNLABELLED = {("task", key) for key in (*UNTRAINED, "path", "tokenizer")}
 
 
 def training_config(cfg: Config) -> Config:
@@ -93,14 +89,15 @@ def label(cfg: Config, group: str) -> str:
     """`rope`, or `rope(base=500000.0)` where settings differ from the file's.
 
     A user's own class states all of its settings, `wave.Wave(period=64)`: a reader of the table does not have
-    the file that would tell the defaults. Paths are left out: rows carry a fingerprint of the data.
+    the file that would tell the defaults. Paths and the size of the evaluation are left out: rows carry
+    fingerprints of the data.
     """
     name, settings = cfg["names"][group], {k: v for k, v in cfg[group].items() if k != "_target_"}
     file, target = file_settings(group, name) or {}, cfg[group].get("_target_")
     if target != file.get("_target_"):
         name, file = (target if file else name), {}
     changed = [k for k in sorted(settings) if k not in file or file[k] != settings[k]]
-    told = ", ".join(f"{k}={show(settings[k])}" for k in changed if (group, k) not in PATHS)
+    told = ", ".join(f"{k}={show(settings[k])}" for k in changed if (group, k) not in UNLABELLED)
     return f"{name}({told})" if told else name
 
 
@@ -123,7 +120,7 @@ def compose(name: str, overrides: Sequence[str] = ()) -> Config:
 
 @contextlib.contextmanager
 def _hydra() -> Iterator[None]:
-    """Hydra made ready to compose; afterwards it is again what it was, in the middle of an entry point too."""
+    """Hydra made ready to compose; afterwards it is what it was, within a running entry point too."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.hydra_config import HydraConfig
@@ -206,7 +203,7 @@ def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
         return f"{match[1]}: is a sweep; put -m before it to run each"
     if match := re.match(r"Could not override '((?!hydra\.).+?)'\.", message):
         return _explain_key(match[1], name, overrides)
-    if re.match(r"Multiple values for |Could not append to config\. An item is already at ", message):
+    if re.search(r"^Multiple values for |appears more than once|An item is already at ", message):
         text = next(t for t in overrides if t.startswith("+"))
         return f"{text}: is there already; write {text.lstrip('+')}"
     return message
@@ -236,7 +233,7 @@ def _chosen_groups(name: str, job: Sequence[str]) -> Config:
     from omegaconf import OmegaConf
 
     chosen = [t for t in job if _parse(t).key_or_group in GROUPS or _parse(t).is_hydra_override()]
-    with _hydra():
+    with _one_line(name, chosen), _hydra():
         return OmegaConf.to_container(hydra_compose(name, chosen))
 
 

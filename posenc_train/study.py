@@ -1,12 +1,13 @@
 """A study: the cells of an experiment's grid, each trained by a process of its own."""
 
 import json
+import multiprocessing
 import os
-import subprocess
+import runpy
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,43 +53,38 @@ def plan(cfg: Mapping[str, Any]) -> list[Cell]:
     return sorted(cells.values(), key=lambda cell: -cell.tokens)
 
 
-def run(cells: Sequence[Cell], jobs: int | None) -> dict[Cell, str]:
+def run(cells: Sequence[Cell], jobs: int | None) -> dict[Path, str]:
     """Trains and evaluates the cells, `jobs` at a time; returns the reason of each that failed.
 
-    A cell that was finished before costs a second. Interrupting ends all of them, and the same call goes on from there.
+    A cell that was finished before costs nothing. Interrupted, the same call goes on from there.
     """
     jobs = min(jobs or side_by_side(cells), len(cells))
-    threads = ["trainer.threads=1"] if jobs > 1 else []
-    waiting, running, failed, done = list(cells), {}, {}, 0
+    waiting, running, failed, done = list(cells), {}, {}, []
     bar = tqdm(
         total=sum(cell.tokens for cell in cells),
-        bar_format="{desc} |{bar}| {percentage:.0f}%, {elapsed} gone, {remaining} left",
-        smoothing=0,
+        bar_format="{desc} |{bar:10}| {percentage:3.0f}%, {elapsed} gone, {remaining} left",
+        smoothing=0,  # the mean speed so far
         mininterval=0.5 if sys.stderr.isatty() else 30,
-        dynamic_ncols=True,
     )
     try:
-        with bar:
-            while waiting or running:
-                while waiting and len(running) < jobs:
-                    cell = waiting.pop(0)
-                    running[start(cell, threads)] = cell
-                time.sleep(0.2)
-                for process in [p for p in running if p.poll() is not None]:
-                    cell = running.pop(process)
-                    done += 1
-                    if process.returncode:
-                        failed[cell.folder] = reason(process)
-                names = ", ".join(cell.folder.name.rpartition("-L")[0] for cell in running.values())
-                bar.set_description_str(f"{done} of {len(cells)} done; {names}", refresh=False)
-                bar.n = sum(c.tokens_done() for c in running.values()) + sum(
-                    c.tokens for c in cells if c not in waiting and c not in running.values()
-                )
-                bar.update(0)
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                cell = waiting.pop(0)
+                running[start(cell, alone=jobs == 1)] = cell
+            wait([process.sentinel for process in running], timeout=0.5)
+            for process in [process for process in running if process.exitcode is not None]:
+                cell = running.pop(process)
+                done.append(cell)
+                if process.exitcode:
+                    failed[cell.folder] = reason(cell, process.exitcode)
+            names = ", ".join(cell.folder.name.rpartition("-L")[0] for cell in running.values())
+            bar.set_description_str(f"{len(done)} of {len(cells)} done; {names}", refresh=False)
+            bar.update(sum(c.tokens for c in done) + sum(c.tokens_done() for c in running.values()) - bar.n)
     finally:
+        bar.close()
         for process in running:
             process.terminate()
-            process.wait()
+            process.join()
     return failed
 
 
@@ -97,21 +93,47 @@ def side_by_side(cells: Sequence[Cell]) -> int:
     return len(os.sched_getaffinity(0)) if small else 1
 
 
-def start(cell: Cell, threads: Sequence[str]) -> subprocess.Popen:
-    script = Path(sys.argv[0]).resolve().with_name("train.py")
-    output = tempfile.TemporaryFile(mode="w+")
-    process = subprocess.Popen(
-        [sys.executable, str(script), *cell.overrides, *threads], stdout=output, stderr=subprocess.STDOUT
-    )
-    process.output = output
+def start(cell: Cell, alone: bool) -> Process:
+    """A process of its own that does what scripts/train.py does with the cell's configuration.
+
+    It is forked from a server that has imported everything once: imports take longer than a small cell's evaluation.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["posenc_train.training.fit", "posenc_train.report.figures", "datasets", "wandb"])
+    config = dict(cell.config)
+    if not alone:
+        config["trainer"] = config["trainer"] | {"threads": 1}
+    process = context.Process(target=train, args=(config, cell.folder))
+    process.start()
     return process
 
 
-def reason(process: subprocess.Popen) -> str:
-    """The last line that a failed cell said."""
-    process.output.seek(0)
-    lines = [line.strip() for line in process.output if line.strip()]
-    return lines[-1] if lines else f"exit code {process.returncode}"
+def train(config: dict[str, Any], folder: Path) -> None:
+    """scripts/train.py in this process; what it says goes to a file beside the run folder until it has succeeded."""
+    script = Path(sys.argv[0]).resolve().with_name("train.py")
+    output = said(folder)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with open(output, "w", encoding="utf-8") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        runpy.run_path(str(script))["main"].__wrapped__(config)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    output.unlink()
+
+
+def said(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.out")
+
+
+def reason(cell: Cell, code: int) -> str:
+    """The last line that a failed cell said; all of it stays in the file."""
+    path = said(cell.folder)
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
+    last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    return f"{last} (exit code {code}; all it said: {path})"
 
 
 def last_line(path: Path) -> dict[str, Any]:

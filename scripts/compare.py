@@ -13,9 +13,10 @@ def main(cfg: dict) -> None:
     from posenc_train import report
 
     folder = Path("runs", cfg["study"])
-    files = report.write(folder, cfg["gate"])
-    print(report.text(folder, cfg["gate"]))
-    print("\n".join(f"wrote {file}" for file in files))
+    summary = report.of(folder, cfg["gate"])
+    print(report.text(summary))
+    for file in report.write(summary, folder):
+        print(f"wrote {file}")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def main(cfg: dict) -> None:
         print(f"{folder}: {added} of {len(rows)} rows are new")
         with Run(cfg["logger"]["mode"], folder.name, trained["study"], trained) as run:
             run.evaluation(rows)
-    print(report.text(folder))
+    print(report.text(report.of(folder)))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,10 @@ def main(cfg: dict) -> None:
     cells = study.plan(cfg)
     failed = study.run(cells, cfg["jobs"])
     folder = Path("runs", cells[0].config["study"])
-    files = report.write(folder)
-    print(report.text(folder))
-    print("\n".join(f"wrote {file}" for file in files))
+    summary = report.of(folder)
+    print(report.text(summary))
+    for file in report.write(summary, folder):
+        print(f"wrote {file}")
     study.tell(failed)
 
 

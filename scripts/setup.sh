@@ -29,12 +29,13 @@ can_be_updated() {
 
 # Prints the Python to build on: never the one inside .venv, which may be about to go.
 find_python() {
-  local need='venv' candidate
+  local need='venv' candidate found
   have_uv || need='venv, ensurepip'
   if [ -n "${PYTHON:-}" ]; then set -- "$PYTHON"; else set -- python3.11 python3.12 python3.13 python3.14 python3; fi
   for candidate in "$@"; do # run, not only looked up: a version manager's stand-in exists without its Python
-    "$candidate" -I -c "import sys, $need; (3, 11) <= sys.version_info < (3, 15) or sys.exit(1); print(sys._base_executable)" \
-      2>/dev/null && return
+    found=$("$candidate" -I -c "import sys, $need; (3, 11) <= sys.version_info < (3, 15) and print(sys._base_executable)" \
+      2>/dev/null) || continue
+    if [ -n "$found" ]; then printf '%s\n' "$found" && return; fi
   done
   die "needs Python 3.11 to 3.14 with its venv module (Debian: apt install python3-venv), but did not find it as: $*." \
     "Name one: PYTHON=/path/to/python bash scripts/setup.sh"
@@ -73,7 +74,7 @@ install() {
 
 remedy() {
   case $(cat "$log") in
-    *'No space left'* | *'quota exceeded'*) echo "The disk is full: it takes 2 GB here, 8 GB with a GPU build of torch." ;;
+    *'No space left'* | *'quota exceeded'*) echo "The disk is full: .venv takes 1.5 GB, several more with a GPU build of torch." ;;
     *) echo "Without network, point PIP_INDEX_URL or PIP_FIND_LINKS at a mirror." ;;
   esac
 }
@@ -99,17 +100,20 @@ else
   "$python" -I -m venv $without_pip .venv || die "could not make $here/.venv (see above). Is the disk full?"
 fi
 
-say "installing the versions of constraints.txt with $(if have_uv; then echo uv; else echo pip; fi): about 100 packages, 2 GB on disk, minutes"
+say "installing the versions of constraints.txt with $(if have_uv; then echo uv; else echo pip; fi):" \
+  "100 packages, 1.5 GB on disk (several more with a GPU build of torch), a minute or two and the downloads"
 : >"$stamp"
-log=.venv/setup.log # large downloads are shown as they start; everything is in the log
+log=.venv/setup.log # downloads of 100 MB and more are shown as they start
 if ! install -c constraints.txt -e '.[dev]' 2>&1 | tee "$log" |
   sed -nE 's/^ *(Downloading .*[( ]([0-9]{3,}(\.[0-9]+)? ?Mi?B|[0-9.]+ ?Gi?B)\)).*/setup:   \1/p' >&2; then
   tail -n 8 "$log" | cut -c 1-400 >&2
   die "the installation failed (all of it: $here/$log). $(remedy) Then run this again."
 fi
-# Shows that it works, and compiles what is used: a third of the time of compiling all 13,000 files, once and not in
-# each of the first processes (-I: also where PYTHONDONTWRITEBYTECODE is set, and every import would take 15 s for ever).
-.venv/bin/python -I -c 'import datasets, hydra, lightning, matplotlib.pyplot, pandas, pytest, torch, wandb' 2>&1 | tee -a "$log" >&2 ||
-  die "the installed packages cannot be imported (see above). Run this again; if that does not help, try another PYTHON=."
+
+# Shows that it works, and compiles what is used: in a third of the time that all 13,000 files take, and once, not in
+# each of the first processes (with PYTHONDONTWRITEBYTECODE, which -I ignores, every process would lose 12 s for ever).
+say "importing them for the first time"
+.venv/bin/python -I -c 'import datasets, hydra, lightning, matplotlib.pyplot, pandas, pytest, torch, wandb' >&2 ||
+  die "the installed packages cannot be imported (see above). Make it afresh: rm -r .venv, and run this again."
 wanted >"$stamp.new" && mv "$stamp.new" "$stamp"
 say "done"

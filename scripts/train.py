@@ -31,10 +31,11 @@ def main(cfg: dict) -> None:
         rows = [*cost_rows(cfg, task, model, step, seconds), *evaluate_run(cfg, task, model, step)]
         store.append(folder / "rows.jsonl", rows)
         run.evaluation(rows)
-        for file in report.write(folder):
+        summary = report.of(folder)
+        for file in report.write(summary, folder):
             if file.suffix == ".png":
                 run.figure(file.stem, file)
-        runs.log.info(report.text(folder))
+        runs.log.info(report.text(summary))
 
 
 if __name__ == "__main__":

@@ -58,7 +58,9 @@ def test_standard_library_is_source_without_tests():
     files = corpus.standard_library()
     root = Path(sysconfig.get_paths()["stdlib"])
     assert {"argparse.py", "json/decoder.py"} <= {file.name for file in files}
-    assert not {"test", "tests", "site-packages", "__pycache__"} & {p for f in files for p in f.name.split("/")}
+    assert not {"test", "tests", "site-packages", "__pycache__"} & {
+        p for f in files for p in f.name.split("/")
+    }
     documents = corpus.read(files)
     for index in range(0, len(files), 97):
         assert documents[index].tobytes() == (root / files[index].name).read_bytes()
@@ -71,7 +73,13 @@ def test_fingerprint_is_of_names_and_contents_not_of_the_place(tmp_path):
 
     first = name("one", {"a": b"1", "b": b"2"})
     assert first == name("two", {"a": b"1", "b": b"2"})
-    changed = [{"a": b"1", "b": b"3"}, {"a": b"1", "c": b"2"}, {"a": b"2", "b": b"1"}, {"a": b"1"}, {"a": b"12"}]
+    changed = [
+        {"a": b"1", "b": b"3"},
+        {"a": b"1", "c": b"2"},
+        {"a": b"2", "b": b"1"},
+        {"a": b"1"},
+        {"a": b"12"},
+    ]
     assert len({first, *(name(f"other{i}", contents) for i, contents in enumerate(changed))}) == 6
     assert len(first) == 16 and int(first, 16) >= 0
 
@@ -241,7 +249,9 @@ def test_split_takes_about_a_tenth_and_copies_of_a_file_stay_together(tmp_path):
 
 
 @pytest.mark.parametrize("copies", [1, 3])
-@pytest.mark.parametrize("content", [b"x" * 1000, ("é" * 505).encode(), ("𝄞" * 251).encode(), b"ab", b"\x80" * 50])
+@pytest.mark.parametrize(
+    "content", [b"x" * 1000, ("é" * 505).encode(), ("𝄞" * 251).encode(), b"ab", b"\x80" * 50]
+)
 def test_a_single_document_is_cut_between_characters(tmp_path, content, copies):
     train, validation = corpus.split(*documents_of(tmp_path, [content] * copies))
     assert [a + b for a, b in zip(bytes_of(train), bytes_of(validation), strict=True)] == [content] * copies

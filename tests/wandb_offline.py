@@ -42,12 +42,12 @@ class StoredRun:
         return (self.folder / "files" / paths[-1]).read_bytes()
 
 
-def read(folder: Path) -> StoredRun:
-    """The segment in `<root>/wandb/offline-run-…`."""
-    (log,) = folder.glob("*.wandb")
-    command = [get_core_path(), "leet", "inspect", "--no-observability", "--json", "--run-file", log, folder]
+def read(log: Path) -> StoredRun:
+    """The segment in a file `<root>/wandb/offline-run-…/run-….wandb`."""
+    inspect = [get_core_path(), "leet", "inspect", "--no-observability", "--json"]
+    command = [*inspect, "--run-file", log, log.parent]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    stored = StoredRun(folder)
+    stored = StoredRun(log.parent)
     for record in map(json.loads, lines):
         kind = record["type"]
         value = record.get(kind, {})
@@ -65,5 +65,5 @@ def read(folder: Path) -> StoredRun:
 
 def runs(root: Path) -> list[StoredRun]:
     """Every segment under `<root>/wandb`, oldest first."""
-    folders = (root / "wandb").glob("*run-*")
-    return [read(folder) for folder in sorted(folders, key=lambda f: f.name.partition("run-")[2])]
+    logs = (root / "wandb").glob("*run-*/*.wandb")
+    return [read(log) for log in sorted(logs, key=lambda log: log.parent.name.partition("run-")[2])]

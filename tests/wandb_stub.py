@@ -198,7 +198,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             with self.server.lock:
                 answer = serve(body)
-            self.reply(answer)
+            self.reply(answer, 404 if answer is None else 200)
 
     def do_GET(self) -> None:
         self.handle_one(lambda body: {})
@@ -209,13 +209,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.handle_one(self.post)
 
-    def post(self, body: bytes) -> dict:
-        value = json.loads(body or "{}")
+    def post(self, body: bytes) -> dict | None:
         if "graphql" in self.path:
+            value = json.loads(body)
             found = re.search(r"(?:query|mutation)\s+(\w+)", value["query"])
             operation = found.group(1) if found else "Viewer"
             self.server.operations.append(operation)
             return {"data": self.server.answer(operation, value.get("variables") or {})}
         if found := re.search(r"/([^/]+)/file_stream", self.path):
-            self.server.stream(found.group(1), value)
-        return {"exitcode": None, "limits": {}}
+            self.server.stream(found.group(1), json.loads(body))
+            return {"exitcode": None, "limits": {}}
+        return None

@@ -48,7 +48,6 @@ def last_targets(settings: Mapping, train_length: int) -> int:
     return max(1, train_length // 2) if k is None else k
 
 
-@torch.no_grad()
 def evaluate(
     model: Transformer,
     task: Task,
@@ -129,6 +128,7 @@ def window_losses(model, windows, length: int, begin: int | None, tokens: int) -
     return torch.cat(losses).view(-1, pieces, length).numpy()
 
 
+@torch.no_grad()
 def token_losses(model: Transformer, inputs: Int[Tensor, "b n"], targets: Int[Tensor, "b n"]) -> Float[Tensor, "b n"]:
     """-ln p(target) in float64 on the CPU. The logits' log-sum-exp is float64 too: an untrained head that is all
     zero then gives exactly ln(vocab)."""

@@ -42,7 +42,7 @@ class Row:
     protocol: str
     slice: dict[str, Any]
     metric: str
-    total: float | None
+    total: float | int | None
     count: int
     unit: str
     eval_hash: str

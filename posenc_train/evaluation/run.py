@@ -70,7 +70,7 @@ def cost_rows(cfg: Mapping[str, Any], task: Task, model: Transformer, step: int,
         ("bytes", peak, 1, "byte"),
         ("parameters", parameters, 1, "parameter"),
     ):
-        yield Row(**where, protocol="training", metric=metric, total=total, count=count, unit=unit, eval_hash="")
+        yield Row(**where, protocol="training", metric=metric, total=float(total), count=count, unit=unit, eval_hash="")
 
 
 def code_fingerprint() -> str:

@@ -1,21 +1,30 @@
-"""From rows to tables and pictures. Knows rows and no torch; sums are divided by counts in `tables` only."""
+"""From rows to tables and pictures. Knows rows and no torch; sums are divided by counts in `tables` only.
 
+pandas and matplotlib are slow to import, so they are when they are needed.
+"""
+
+import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from posenc_train.report.tables import Report
 
 
-def write(folder: Path | str, gate: float = 0.95) -> list[Path]:
-    """Writes a study's table.csv, table.md and figures (PNG and SVG) into its folder; returns their paths.
+def of(folder: Path | str, gate: float = 0.95) -> "Report":
+    """What the rows of a study, or of one run, say.
 
     `gate`: the token accuracy at the trained length from which a model counts as having learned its task.
     """
-    from posenc_train.report import (
-        figures,
-        formats,
-        store,
-        tables,
-    )  # pandas and matplotlib are slow to import
+    from posenc_train.report import store, tables
 
-    report = tables.summary(store.read(folder), gate)
+    return tables.summary(store.read(folder), gate)
+
+
+def write(report: "Report", folder: Path | str) -> list[Path]:
+    """Writes table.csv, table.md and figures (PNG and SVG) into a folder; returns their paths."""
+    from posenc_train.report import figures, formats, store
+
     files = {"table.csv": formats.csv(report).encode(), "table.md": formats.markdown(report).encode()}
     files |= figures.draw(report)
     for name, content in files.items():
@@ -23,8 +32,8 @@ def write(folder: Path | str, gate: float = 0.95) -> list[Path]:
     return [Path(folder) / name for name in files]
 
 
-def text(folder: Path | str, gate: float = 0.95, width: int = 80) -> str:
-    """A study's or a run's tables as plain text."""
-    from posenc_train.report import store, tables
+def text(report: "Report") -> str:
+    """The tables as plain text within the width of the terminal (80 columns where there is none)."""
+    from posenc_train.report import formats
 
-    return tables.render(tables.summary(store.read(folder), gate), width)
+    return formats.render(report, shutil.get_terminal_size().columns)

@@ -233,15 +233,16 @@ def _log_axis(axes: Axes) -> None:
 def _headline(figure: Figure, what: str, of: Table | Curves, seeds: tuple[int, ...]) -> None:
     over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± sd over {len(seeds)} seeds"
     text = f"{of.task}, {of.model}, trained on {of.train_length} tokens: {what}, {over}"
-    figure.suptitle(textwrap.fill(text, 90), fontsize=10)
+    figure.suptitle(textwrap.fill(text, int(11 * figure.get_figwidth())), fontsize=10)
 
 
 def _legend(axes: Axes, entries: list[Entry]) -> None:
     """Right of the panel, from the highest end of a line to the lowest."""
     entries = sorted(entries, key=lambda entry: (-entry.last, entry.label))
     handles = [Line2D([], [], **entry.style._asdict()) for entry in entries]
-    labels = [textwrap.fill(entry.label, 34) for entry in entries]
-    axes.legend(handles, labels, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    legend = axes.legend(handles, ["" for _ in entries], loc="center left", bbox_to_anchor=(1.01, 0.5))
+    for text, entry in zip(legend.get_texts(), entries, strict=True):
+        text.set_text(textwrap.fill(entry.label, 34))  # a legend made with a name like _this would drop it
 
 
 def _name(line: Line) -> str:

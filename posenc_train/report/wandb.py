@@ -28,6 +28,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 import sys
 import threading
 import time
@@ -95,9 +96,12 @@ class Run:
             return
         failed = kind is not None and not (isinstance(error, SystemExit) and error.code in (None, 0))
         self._try(lambda: self._finish(int(failed)))
+        folder = self.root / "wandb"
         if self.mode == "offline":
             why = f" ({self.why_quieter})" if self.why_quieter else ""
-            _say(f"offline{why}; to upload: wandb sync {self.root / 'wandb'}/offline-run-*-{self.id}")
+            _say(f"offline{why}; to upload: wandb sync {folder}/offline-run-*-{self.id}")
+        elif self._failed:
+            _say(f"not all is uploaded; later: wandb sync --include-online {folder}/run-*-{self.id}")
         self._run = None
 
     def train(self, step: int, values: dict[str, float]) -> None:
@@ -125,53 +129,62 @@ class Run:
 
     def _open(self) -> None:
         """Open the run this is; if that fails, open it offline; if that fails too, do without."""
-        _keep_to(self.root / "wandb")
-        resumed = self._identify()
         for mode in ("online", "offline") if self.mode == "online" else ("offline",):
             try:
-                self._run, self.mode = self._start(mode, resumed), mode
+                self._run = self._start(mode)
+                self.mode = mode
                 return
             except Exception as error:
                 rest = "offline instead" if mode == "online" else "nothing is logged to W&B"
-                _say(f"not {mode}: {rest} ({_first_line(error)})")
+                _say(f"not {mode}, {rest}: {_first_line(error)}")
 
-    def _identify(self) -> bool:
-        """Set the run's id and the first step to log. True if there are earlier segments to go on from."""
-        file = self.root / self.study / self.cell / "wandb.id"
-        known = self.id or (file.read_text().strip() if file.exists() else None)
-        earlier = segments(self.root / "wandb", known) if known else []
-        if earlier:
-            self.id, self.step = known, 1 + max(settle(path) for path in earlier)
-        elif self.id is None:  # new, or nobody knows any more what was sent: a run of its own, with all steps
-            self.id = run_id(self.study, self.cell)
-            if file.parent.is_dir():
-                file.write_text(self.id + "\n")
-        return bool(earlier)
-
-    def _start(self, mode: str, resumed: bool) -> Any:
+    def _start(self, mode: str) -> Any:
+        _keep_to(self.root / "wandb")
         import wandb
 
         if mode == "online" and not wandb.login(prompt=False, verify=False):
             raise UserError("no API key: set WANDB_API_KEY, or call `wandb login` once")
-        run = wandb.init(
-            mode=mode,
-            project=self.project,
-            id=self.id,
-            name=short(self.cell, 128),
-            group=short(self.study, 128),
-            tags=self.tags,
-            config=self.config,
-            dir=str(self.root),
-            resume="allow" if resumed else None,
-            settings=_settings(wandb),
-        )
-        if mode == "online" and resumed:
+        earlier = self._identify()
+        try:
+            run = wandb.init(
+                mode=mode,
+                project=self.project,
+                id=self.id,
+                name=short(self.cell, 128),
+                group=short(self.study, 128),
+                tags=self.tags,
+                config=self.config,
+                dir=str(self.root.absolute()),  # its process keeps the working folder of the first run
+                resume="allow" if earlier else None,
+                settings=_settings(wandb),
+            )
+        except Exception:
+            wandb.teardown()  # which else keeps the id in use, and leaves a segment with nothing in it
+            for log in set(segments(self.root / "wandb", self.id)) - set(earlier):
+                shutil.rmtree(log.parent)
+            raise
+        self.id = run.id  # in a W&B sweep its agent decides
+        if mode == "online" and earlier:
             self.step = run.step  # what has arrived there may be less than what earlier segments hold
         run.define_metric("train/step", hidden=True)
         run.define_metric("eval/length", hidden=True)
         for name in TRAINING:
             run.define_metric(f"train/{name}", step_metric="train/step")
         return run
+
+    def _identify(self) -> list[Path]:
+        """Set the run's id and the first step to log; returns the earlier segments."""
+        file = self.root / self.study / self.cell / "wandb.id"
+        text = file.read_text().strip() if file.exists() else ""
+        known = self.id or (text if re.fullmatch("[0-9a-f]{16}", text) else None)
+        earlier = segments(self.root / "wandb", known) if known else []
+        if earlier:
+            self.id, self.step = known, 1 + max(settle(log) for log in earlier)
+        elif self.id is None:  # new, or nobody knows any more what was sent: a run of its own, with all steps
+            self.id = run_id(self.study, self.cell)
+            if file.parent.is_dir():
+                file.write_text(self.id + "\n")
+        return earlier
 
     def _finish(self, exit_code: int) -> None:
         """finish() may return some milliseconds before the end is on disk; here it is waited for."""
@@ -201,9 +214,12 @@ class Run:
         try:
             work()
         except Exception as error:
-            if not self._failed:
-                _say(f"not everything is logged, though the run folder has it ({_first_line(error)})")
-            self._failed = True
+            self._fail(_first_line(error))
+
+    def _fail(self, why: str) -> None:
+        if not self._failed:
+            _say(f"not everything is logged, but the run folder has it: {why}")
+        self._failed = True
 
     def _patiently(self, work: Callable[[], Any]) -> None:
         """_try, for the one call that waits for the server: online, W&B looks a table up first."""
@@ -213,7 +229,7 @@ class Run:
         thread.start()
         thread.join(PATIENCE)
         if thread.is_alive():
-            _say("the server does not answer: no table is uploaded, rows.jsonl in the run folder has it")
+            self._fail("the server does not answer")
 
 
 def points(rows: Iterable[Row]) -> Iterator[tuple[int, dict[str, float]]]:
@@ -319,8 +335,8 @@ def _keep_to(folder: Path) -> None:
     W&B's reports on itself to its makers are off: they would hold up the end of a run whose server is gone.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    os.environ["WANDB_CACHE_DIR"] = str(folder / "cache")
-    os.environ["WANDB_DATA_DIR"] = str(folder / "data")
+    os.environ["WANDB_CACHE_DIR"] = str(folder.absolute() / "cache")
+    os.environ["WANDB_DATA_DIR"] = str(folder.absolute() / "data")
     os.environ["WANDB_SILENT"] = "true"
     os.environ["WANDB_ERROR_REPORTING"] = "false"
 
@@ -334,6 +350,7 @@ def _settings(wandb) -> Any:
         symlink=False,
         init_timeout=PATIENCE,
         finish_timeout=PATIENCE,
+        finish_timeout_raises=True,
         x_transaction_log_flush_interval=1,  # seconds of logging that a SIGKILL can take from W&B's file
         x_disable_stats=True,
         x_disable_meta=True,

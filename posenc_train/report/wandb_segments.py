@@ -31,7 +31,7 @@ def segments(folder: Path, id: str) -> list[Path]:
 def settle(path: Path) -> int:
     """The last W&B step in a log that no process writes any more, −1 if there is none.
 
-    Half a record at its end is cut off; a log with nothing in it, of which `wandb sync` would always complain,
+    Half a record at its end is cut off; a log with nothing in it, of which `wandb sync` complains for ever,
     is removed.
     """
     last, whole = -1, 0

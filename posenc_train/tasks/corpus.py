@@ -122,8 +122,7 @@ def standard_library() -> list[File]:
 
 
 def local(path: str) -> list[File]:
-    """The files at `path`: one file, or all below a folder (hidden ones aside), in the order of their
-    names."""
+    """The files at `path`: one file, or all below a folder but hidden ones, in the order of their names."""
     where = os.path.abspath(os.path.expanduser(path))
     if os.path.isfile(where):
         return manifest(os.path.dirname(where), [os.path.basename(where)])
@@ -296,6 +295,8 @@ def write(
                 writer_batch_size=rows,
             )
     except datasets.exceptions.DatasetGenerationError as error:
+        if processes > 1:  # what went wrong does not travel between processes: meet it again in this one
+            return write(folder, generator, arguments, size, rows)
         if isinstance(error.__cause__, (UserError, OSError)):
             raise error.__cause__ from None
         raise
@@ -304,15 +305,23 @@ def write(
 
 @contextlib.contextmanager
 def quiet(size: int) -> Iterator[None]:
-    """No progress bars for what takes a moment."""
-    from datasets.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    """No progress bars for what takes a moment, and no messages beside the exceptions that carry them."""
+    from datasets.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+        logging,
+    )
 
     hide = size < LARGE and not are_progress_bars_disabled()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
     if hide:
         disable_progress_bars()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if hide:
             enable_progress_bars()
 

@@ -1,9 +1,9 @@
 """Documents from tables: JSON and parquet files, and data sets of the Hugging Face Hub. A row is a document.
 
-Through `load_dataset`, which writes them as Arrow files; their column of texts is then mapped as it lies
-there.
+Through `load_dataset`, which writes them as Arrow files; their column of texts is mapped as it lies there.
 """
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -15,29 +15,18 @@ from typing import NamedTuple
 import numpy as np
 
 from posenc_train.config import UserError
+from posenc_train.tasks import corpus
 from posenc_train.tasks.base import digest
-from posenc_train.tasks.corpus import (
-    LARGE,
-    Documents,
-    File,
-    Mapped,
-    cache,
-    fingerprint,
-    prepare,
-    prepared,
-    quiet,
-    split,
-)
+from posenc_train.tasks.corpus import Documents, File, Mapped, fingerprint, prepare, prepared, quiet, split
 
 log = logging.getLogger(__name__)
 READERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 PARTS = ("train", "validation")
-WAIT = 4.0  # seconds for the Hub to answer; a person without network waits no longer
+WAIT = 3.0  # seconds for the Hub to answer; a person without network waits no longer
 
 
 class Source(NamedTuple):
-    """Where texts are on the Hub: `subset` and `files` narrow a data set down, `revision` is a commit or a
-    branch."""
+    """A data set on the Hub: `subset` and `files` narrow it down, `revision` is a commit or a branch."""
 
     hub: str
     subset: str | None = None
@@ -92,7 +81,7 @@ def hub(source: Source, field: str) -> tuple[Documents, Documents, str]:
         import datasets
 
         try:
-            with quiet(LARGE):
+            with quiet(corpus.LARGE):
                 tables = datasets.load_dataset(
                     source.hub, name=source.subset, data_files=source.files, revision=commit, cache_dir=folder
                 )
@@ -198,14 +187,15 @@ def _look_up(source: Source) -> str:
 
 
 def _note(source: Source) -> str:
-    return os.path.join(cache(), f"commit-{digest(source.hub, str(source.revision))}")
+    return os.path.join(corpus.cache(), f"commit-{digest(source.hub, str(source.revision))}")
 
 
 def _remember(source: Source, commit: str) -> None:
     part = f"{_note(source)}.{os.getpid()}"
-    with open(part, "w") as file:
-        file.write(commit)
-    os.replace(part, _note(source))
+    with contextlib.suppress(OSError):  # a cache that can only be read serves all the same
+        with open(part, "w") as file:
+            file.write(commit)
+        os.replace(part, _note(source))
 
 
 def _remembered(source: Source) -> str | None:

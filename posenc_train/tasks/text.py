@@ -97,19 +97,14 @@ class Text(Task):
         self.facts = {**self.facts, "tokenizer": vocabulary.fingerprint, "vocab": len(vocabulary.lengths)}
 
     def batch(self, seed: int, step: int, rows: range, length: int) -> Batch:
-        """Windows of training documents, uniform over all places where one fits: documents by their length."""
+        """Windows of training documents, uniform over all places where one fits: documents by length."""
         ends = self._ends(length)
         # Drawn from the first row on, so that a row does not depend on which other rows are asked for.
         drawn = generator(seed, "train", step).random(rows.stop)[rows.start :]
         spots = (drawn * ends[-1]).astype(np.int64)
-        ids = np.empty((len(rows), length + 1), np.int64)
-        for row, (spot, index) in enumerate(
-            zip(spots, np.searchsorted(ends, spots, side="right"), strict=True)
-        ):
-            document = self.train[index]
-            first = len(document) - length - (ends[index] - spot)
-            ids[row] = document[first : first + length + 1]
-        ids = torch.from_numpy(ids)
+        documents = np.searchsorted(ends, spots, side="right")
+        firsts = self.train.lengths[documents] - length - (ends[documents] - spots)
+        ids = torch.from_numpy(_cut(self.train, documents, firsts, length + 1).astype(np.int64))
         inputs = ids[:, :-1].clone()
         if self.begin is not None:
             inputs[:, 0] = self.begin
@@ -120,13 +115,10 @@ class Text(Task):
 
         Ids as they stand in the text, before any BOS. Which windows is fixed by (data, longest, eval_seed).
         """
-        documents, firsts = self.places(longest)
-        ids = [self.validation[d][f : f + longest + 1] for d, f in zip(documents, firsts, strict=True)]
-        return np.stack(ids)
+        return _cut(self.validation, *self.places(longest), longest + 1)
 
     def places(self, longest: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where the windows stand: the index of the validation document, and the first id's place in it,
-        int64 [N].
+        """Where the windows stand, int64 [N]: the validation document of each, its first id's place there.
 
         A place is any multiple of longest + 1 in any document; `count` of them are drawn, or all where there
         are fewer, and come in the order of the text.
@@ -169,6 +161,13 @@ class Text(Task):
             f"{key} {length}: takes {length + 1} {self.unit}s of a document; the longest {part} document of "
             f"{self.facts['source']} has {longest}; {remedy} longer documents by task.path=…"
         )
+
+
+def _cut(documents: Documents, indices: np.ndarray, firsts: np.ndarray, size: int) -> np.ndarray:
+    """[len(indices), size]: from each of the documents `size` ids on from its first."""
+    places = zip(indices.tolist(), firsts.tolist(), strict=True)
+    rows = [documents[index][first : first + size] for index, first in places]
+    return np.stack(rows) if rows else np.empty((0, size), np.int64)
 
 
 def _used(documents: Documents, window: int, unit: str) -> dict:

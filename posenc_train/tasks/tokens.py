@@ -1,5 +1,4 @@
-"""Documents of bytes as documents of token ids: by a byte-level tokenizer.json, or by BPE trained on the
-corpus.
+"""Documents of bytes as documents of token ids: by a byte-level tokenizer.json, or by BPE learned here.
 
 Only byte-level tokenizers: an id stands for the same number of bytes wherever it is, so that bits per byte
 can be had from losses per token. This is verified on every document: the bytes of its ids add up to its own.
@@ -10,7 +9,8 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -18,13 +18,13 @@ from posenc_train.config import UserError
 from posenc_train.tasks.base import digest
 from posenc_train.tasks.corpus import LARGE, Documents, Mapped, prepare, write
 
-PIECE = 2**20  # characters; longer documents are encoded in pieces, at 120 bytes of memory a character
+PIECE = 2**16  # characters; longer documents are encoded in pieces …
+GROUP = 2**21  # … of which so many characters at once, at 120 bytes of memory each
 PLACE = re.compile(r"(?<=\S) (?=[^\W\d_])")
 
 
 class Vocabulary:
-    """A tokenizer: `text` is its tokenizer.json; `lengths` int64 [vocab] how many bytes each id stands
-    for."""
+    """A tokenizer: `text` is its tokenizer.json, `lengths` [vocab] how many bytes each id stands for."""
 
     def __init__(self, text: str, where: str):
         import tokenizers
@@ -38,7 +38,8 @@ class Vocabulary:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.text, self.where = text, where
-        self.lengths = _lengths(self.tokenizer, json.loads(text), where)
+        self.lengths = _lengths(self.tokenizer, json.loads(text), where)  # int64
+        self.piece = PIECE if _parts_words(self.tokenizer) else sys.maxsize
         self.dtype = "uint16" if len(self.lengths) <= 2**16 else "uint32"
         self.fingerprint = digest(text)
 
@@ -57,13 +58,12 @@ class Vocabulary:
 
     @classmethod
     def train(cls, documents: Documents, size: int, key: str, names: Sequence[str] | None) -> "Vocabulary":
-        """Byte-level BPE of `size` ids, with the 256 bytes among them, learned from the documents; `key`
-        names them."""
+        """Byte-level BPE of `size` ids, 256 bytes among them, learned from the documents that `key` names."""
         where = f"task.bpe={size}"
 
         def build(folder: str) -> dict[str, list[str]]:
             path = os.path.join(folder, "tokenizer.json")
-            texts = (text for document in _texts(documents, names, where) for text in pieces(document))
+            texts = (text for document in _texts(documents, names, where) for text in pieces(document, PIECE))
             _bpe(texts, size, where).save(path)
             return {"tokenizer": [path]}
 
@@ -79,10 +79,10 @@ def encode(
     names: Sequence[str] | None = None,
     processes: int = 1,
 ) -> Documents:
-    """The documents as ids, kept once for (key, vocabulary); `key` names the documents, `names` what a row is
-    called.
+    """The documents, which `key` names, as ids; `names` is what a row of them is called in a message.
 
-    The ids do not depend on the number of processes: a document is encoded by itself.
+    Kept once for (key, vocabulary). The ids do not depend on the number of processes: a document is encoded
+    by itself.
     """
     edges = np.linspace(0, len(documents), min(processes, max(len(documents), 1)) + 1).astype(int).tolist()
     arguments = {
@@ -92,10 +92,10 @@ def encode(
         "where": vocabulary.where,
         "names": None if names is None else tuple(names),
     }
-    size, count = int(documents.lengths.sum()), len(edges) - 1
+    size = min(int(documents.lengths.sum()) * 16, LARGE)  # encoding is slower: shows its progress sooner
     found = prepare(
         f"ids-{digest(key, vocabulary.fingerprint)}",
-        lambda folder: {"ids": write(folder, _ids, arguments, min(size * 16, LARGE), 100, count)},
+        lambda folder: {"ids": write(folder, _ids, arguments, size, 100, len(edges) - 1)},
     )
     rows = Documents.whole(Mapped(found["ids"], "ids", vocabulary.dtype))
     rows.rows = documents.rows
@@ -106,8 +106,7 @@ def _ids(parts: list, documents: Documents, text: str, where: str, names: tuple 
     vocabulary = Vocabulary(text, where)
     for first, last in parts:
         part = documents.take(np.arange(first, last))
-        for index, document in enumerate(_texts(part, names, where)):
-            ids = _encode(vocabulary, document)
+        for index, ids in enumerate(_encode(vocabulary, _texts(part, names, where))):
             stand_for, has = int(vocabulary.lengths[ids].sum()), int(part.lengths[index])
             if stand_for != has:
                 raise UserError(
@@ -117,17 +116,38 @@ def _ids(parts: list, documents: Documents, text: str, where: str, names: tuple 
             yield {"ids": ids.tobytes()}
 
 
-def _encode(vocabulary: Vocabulary, document: str) -> np.ndarray:
-    whole = vocabulary.tokenizer.encode_batch_fast(list(pieces(document)), add_special_tokens=False)
-    return np.concatenate([np.array(encoding.ids, vocabulary.dtype) for encoding in whole])
+def _encode(vocabulary: Vocabulary, texts: Iterable[str]) -> Iterator[np.ndarray]:
+    """The ids of each text."""
+    begun: list[np.ndarray] = []
+    for group in _groups(texts, vocabulary.piece):
+        encodings = vocabulary.tokenizer.encode_batch_fast([p for p, _ in group], add_special_tokens=False)
+        for encoding, (_, last) in zip(encodings, group, strict=True):
+            begun.append(np.array(encoding.ids, vocabulary.dtype))
+            if last:
+                yield np.concatenate(begun)
+                begun = []
 
 
-def pieces(text: str, size: int = PIECE) -> Iterator[str]:
-    """The text in pieces of at least `size` characters, cut where a space between a non-space and a letter
-    begins.
+def _groups(texts: Iterable[str], size: int) -> Iterator[list[tuple[str, bool]]]:
+    """The texts' pieces, and for each whether it is the last of its text, some GROUP characters together."""
+    group, length = [], 0
+    for text in texts:
+        parts = list(pieces(text, size))
+        for number, part in enumerate(parts, start=1):
+            group.append((part, number == len(parts)))
+            length += len(part)
+            if length >= GROUP:
+                yield group
+                group, length = [], 0
+    yield group
 
-    There every pattern in use for byte-level tokenizers (GPT-2's, cl100k's and those made from them) begins a
-    word, and none looks back beyond it, so that the ids of the pieces are the ids of the whole.
+
+def pieces(text: str, size: int) -> Iterator[str]:
+    """The text in pieces of at least `size` characters; each but the first begins with a space and a letter.
+
+    Before them is no space. There every pattern in use for byte-level tokenizers (GPT-2's, cl100k's and those
+    made from them) begins a word, and none looks back beyond it, so that the ids of the pieces are the ids of
+    the whole.
     """
     first = 0
     places = PLACE.finditer(text, size)
@@ -189,6 +209,12 @@ def _lengths(tokenizer, content: dict, where: str) -> np.ndarray:
     raise UserError(
         f"{where}: not a byte-level tokenizer, so bits per byte cannot be had; give one, or task.bpe=…"
     )
+
+
+def _parts_words(tokenizer) -> bool:
+    """Whether a word begins with the space before it, as `pieces` needs."""
+    before = tokenizer.pre_tokenizer
+    return before is not None and [place for _, place in before.pre_tokenize_str("a b")] == [(0, 1), (1, 3)]
 
 
 def _holds(part: object, kind: str) -> bool:

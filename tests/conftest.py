@@ -1,0 +1,87 @@
+"""What holds for every test: no network, nothing of the user's, one thread, shapes and types checked."""
+
+import os
+import shutil
+import socket
+import tempfile
+
+import pytest
+from jaxtyping import install_import_hook
+
+SCRATCH = tempfile.mkdtemp(prefix="posenc-train-tests-")
+
+# Set before torch, datasets and wandb are imported; processes that a test starts inherit it.
+for name in [name for name in os.environ if name.startswith(("WANDB_", "HF_", "HYDRA_"))]:
+    del os.environ[name]
+os.environ |= {
+    "OMP_NUM_THREADS": "1",  # sums do not depend on the machine's cores
+    "MKL_NUM_THREADS": "1",
+    "HF_HOME": f"{SCRATCH}/huggingface",
+    "HF_HUB_OFFLINE": "1",
+    "WANDB_MODE": "offline",
+    "WANDB_CONFIG_DIR": f"{SCRATCH}/wandb-config",
+    "WANDB_CACHE_DIR": f"{SCRATCH}/wandb-cache",
+    "WANDB_DATA_DIR": f"{SCRATCH}/wandb-data",
+}
+
+install_import_hook([f"posenc_train.{room}" for room in ("positions", "model")], "beartype.beartype")
+
+refused: list[str] = []  # hosts that were asked for during the current test
+_connect, _getaddrinfo = socket.socket.connect, socket.getaddrinfo
+
+
+def _local(host) -> bool:
+    name = host.decode() if isinstance(host, bytes) else host
+    return name in (None, "", "localhost", "::1") or name.startswith("127.")
+
+
+def _refuse(host):
+    refused.append(str(host))
+    raise RuntimeError(f"tests do not use the network, and {host} was asked for")
+
+
+def _guarded_connect(self, address):
+    if self.family in (socket.AF_INET, socket.AF_INET6) and not _local(address[0]):
+        _refuse(address[0])
+    return _connect(self, address)
+
+
+def _guarded_getaddrinfo(host, *args, **kwargs):
+    if not _local(host):
+        _refuse(host)
+    return _getaddrinfo(host, *args, **kwargs)
+
+
+socket.socket.connect, socket.getaddrinfo = _guarded_connect, _guarded_getaddrinfo
+
+
+@pytest.fixture(autouse=True)
+def no_network():
+    """Fails a test that asked for the network, even where a library swallowed the refusal."""
+    refused.clear()
+    yield
+    assert not refused, f"asked for {refused}"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="run the tests that take minutes as well")
+    parser.addoption(
+        "--own", metavar="MODULE.CLASS", help="put this scheme on PYTHONPATH through test_laws.py"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="takes minutes: run with --long"))
+
+
+def pytest_terminal_summary(terminalreporter):
+    skipped = terminalreporter.stats.get("skipped", [])
+    if long := [report for report in skipped if "run with --long" in str(report.longrepr)]:
+        terminalreporter.write_line(f"{len(long)} long tests were skipped: run them with --long")
+
+
+def pytest_sessionfinish():
+    shutil.rmtree(SCRATCH, ignore_errors=True)

@@ -1,0 +1,285 @@
+"""The main job at nano size: train, evaluate, compare; what is in the folders, and what happens the second time."""
+
+import csv
+import json
+import math
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from running import NANO, ROOT, run
+
+from posenc_train.config import UserError, compose, run_folder
+from posenc_train.evaluation.rows import FIELDS, Row
+
+
+def rows_in(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+
+
+def command(script: str, *overrides: str, cwd: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts" / f"{script}.py", *overrides], cwd=cwd, capture_output=True, text=True, timeout=250
+    )
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A study of a few finished runs; tests read it and add to it, and never change what is there."""
+    here = tmp_path_factory.mktemp("study")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        for position in ("alibi", "learned", "t5"):
+            run("train", *NANO, f"position={position}", "study=s")
+        run("train", *NANO[:-2], "trainer.log_every=4", "task=copy", "task.examples=8", "position=rope", "study=s")
+        yield here
+
+
+@pytest.fixture
+def in_study(study, monkeypatch):
+    monkeypatch.chdir(study)
+    return study
+
+
+def folder_of(position: str, *more: str) -> Path:
+    return run_folder(compose("train", [*NANO, f"position={position}", "study=s", *more]))
+
+
+def test_a_run_folder(in_study):
+    folder = folder_of("alibi")
+    assert re.fullmatch(r"alibi-text-nano-L16-s0-[0-9a-f]{8}", folder.name)
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config == compose("train", [*NANO, "position=alibi", "study=s"])
+    checkpoint = torch.load(folder / "last.ckpt", weights_only=True)
+    assert checkpoint["global_step"] == 12 and checkpoint["config"] == config
+    assert "pytorch-lightning_version" in checkpoint and "optimizer_states" in checkpoint
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in metrics] == [4, 8, 12] and metrics[-1]["tokens"] == 12 * 4 * 16
+    assert metrics[-1]["loss"] < metrics[0]["loss"]
+    assert "fingerprint" in (folder / "train.log").read_text()
+
+
+def test_rows(in_study):
+    rows = rows_in(folder_of("alibi"))
+    assert all(tuple(row) == FIELDS for row in rows)
+    assert all(Row(**row).json() == Row.parse(json.dumps(row)).json() for row in rows)
+    whole = {(r["protocol"], r["length"]): r for r in rows if not r["slice"]}
+    assert {key for key in whole if key[0] != "training"} == {
+        (protocol, length) for protocol in ("nonoverlapping", "same_targets(k=8)") for length in (16, 32, 64, 128)
+    }
+    assert {r["count"] for (protocol, _), r in whole.items() if protocol == "same_targets(k=8)"} == {4 * 8}
+    assert len({r["eval_hash"] for r in whole.values() if r["protocol"] != "training"}) == 1
+    assert all(r["checkpoint"] == "last@12" and r["tokens_seen"] == 12 * 4 * 16 for r in rows)
+    assert {r["metric"] for r in rows if r["protocol"] == "training"} == {"seconds", "bytes", "parameters"}
+
+
+def test_every_scheme_was_scored_on_the_same_text(in_study):
+    hashes = {r["eval_hash"] for p in ("alibi", "t5", "learned") for r in rows_in(folder_of(p)) if r["metric"] == "nll"}
+    assert len(hashes) == 1
+
+
+def test_learned_positions_beyond_their_reach(in_study):
+    rows = [r for r in rows_in(folder_of("learned")) if r["metric"] == "nll"]
+    assert {r["status"] for r in rows if r["length"] == 16} == {"ok"}
+    assert {(r["status"], r["total"]) for r in rows if r["length"] > 16} == {("beyond reach", None)}
+
+
+def test_a_finished_run_is_not_trained_again(in_study, capsys):
+    folder = folder_of("alibi")
+    before = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    run("train", *NANO, "position=alibi", "study=s")
+    assert "finished before, nothing is trained again" in capsys.readouterr().out
+    assert before == {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+def test_evaluate_adds_rows_and_the_same_again_adds_none(in_study, capsys):
+    folder = folder_of("t5")
+    before = rows_in(folder)
+    run("evaluate", f"run={folder}", "lengths=[48,64]")
+    after = rows_in(folder)
+    assert after[: len(before)] == before
+    added = after[len(before) :]
+    assert {r["length"] for r in added} == {48} and {r["checkpoint"] for r in added} == {"last@12"}
+    run("evaluate", f"run={folder}", "lengths=[64,48]")
+    assert rows_in(folder) == after and "there already" in capsys.readouterr().out
+
+
+def test_a_zeroed_head_is_uniform(in_study, tmp_path, monkeypatch):
+    """Edit last.ckpt, save it with torch.save, evaluate: perplexity exactly 256 at every length."""
+    source = folder_of("alibi")
+    folder = tmp_path / "runs" / "s" / source.name
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_bytes((source / "config.yaml").read_bytes())
+    checkpoint = torch.load(source / "last.ckpt", weights_only=True)
+    heads = [key for key in checkpoint["state_dict"] if "head" in key]
+    assert heads
+    for key in heads:
+        checkpoint["state_dict"][key] = torch.zeros_like(checkpoint["state_dict"][key])
+    torch.save(checkpoint, folder / "last.ckpt")
+    monkeypatch.chdir(tmp_path)
+    run("evaluate", f"run={folder}", "lengths=[128,16,100]")
+    for row in rows_in(folder):
+        assert row["total"] / row["count"] / math.log(2) == pytest.approx(8.0, rel=1e-12)
+        assert math.exp(row["total"] / row["count"]) == pytest.approx(256, rel=1e-12)
+
+
+def test_the_table_is_the_rows(in_study):
+    """Every number of table.csv, computed again from the lines of rows.jsonl; and no number is missing."""
+    run("compare", "study=s")
+    expected = {}
+    for path in Path("runs/s").glob("*/rows.jsonl"):
+        for r in rows_in(path.parent):
+            if r["protocol"] in ("training", "per_position") or r["length"] not in (16, 32, 64, 128):
+                continue
+            for quantity, of in QUANTITIES[r["metric"]].items():
+                if quantity == "bits per byte" and r["protocol"] != "nonoverlapping":
+                    continue  # one table of them says it
+                value = None if r["status"] != "ok" else of(r["total"] / r["count"])
+                expected[r["scheme"], r["task"], r["protocol"], quantity, r["length"]] = (value, r["status"])
+    found = {}
+    with open("runs/s/table.csv", newline="") as file:
+        for line in csv.DictReader(file):
+            if int(line["length"]) in (16, 32, 64, 128):
+                key = line["scheme"], line["task"], line["protocol"], line["quantity"], int(line["length"])
+                found[key] = (float(line["value"]) if line["value"] else None, line["status"])
+    assert found.keys() == expected.keys()
+    for key, (value, status) in expected.items():
+        if status != "ok":
+            assert found[key] == (None, status)
+        elif found[key][1] != "not learned":
+            assert found[key] == (pytest.approx(value, rel=1e-12), "ok")
+
+
+QUANTITIES = {
+    "nll": {"perplexity": math.exp, "bits per byte": lambda nats: nats / math.log(2)},
+    "token": {"token accuracy": float},
+    "exact": {"exact match": float},
+    "stops": {"stopping": float},
+}
+
+
+def test_compare_writes_tables_and_figures(in_study):
+    run("compare", "study=s")
+    files = {path.suffix for path in Path("runs/s").iterdir() if path.is_file()}
+    assert {".csv", ".md", ".png", ".svg"} <= files
+    names = " ".join(path.name for path in Path("runs/s").glob("*.svg"))
+    assert all(kind in names for kind in ("perplexity", "loss_by_position", "accuracy"))
+
+
+def test_a_study_that_does_not_exist(in_study):
+    with pytest.raises(UserError, match=r"study=nowhere.*s"):
+        run("compare", "study=nowhere")
+
+
+def test_interrupted_training_continues_to_the_same_weights(tmp_path, monkeypatch):
+    """Stopped after 8 of 12 steps, with a checkpoint at 5: the same command ends with the same weights and metrics."""
+    from posenc_train.training import module
+
+    overrides = [*NANO, "position=t5", "model.dropout=0.1", "trainer.checkpoint_every=5", "logger=none"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        folder.mkdir()
+    monkeypatch.chdir(whole)
+    folder = run_folder(run("train", *overrides))
+    monkeypatch.chdir(broken)
+    step = module.Training.training_step
+
+    def stop(self, batch, index):
+        if self.trainer.global_step == 8:
+            raise RuntimeError("the power failed")
+        return step(self, batch, index)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="the power failed"):
+        patch.setattr(module.Training, "training_step", stop)
+        run("train", *overrides)
+    assert torch.load(folder / "last.ckpt", weights_only=True)["global_step"] == 5
+    run("train", *overrides)
+    a, b = (torch.load(root / folder / "last.ckpt", weights_only=True)["state_dict"] for root in (whole, broken))
+    assert all(torch.equal(a[key], b[key]) for key in a)
+    assert "continuing from step 5" in (folder / "train.log").read_text()
+    losses = [[json.loads(line)["loss"] for line in (root / folder / "metrics.jsonl").read_text().splitlines()] for root in (whole, broken)]
+    assert losses[0][-1] == losses[1][-1] and len(losses[0]) == len(losses[1]) == 3
+    scores = [
+        {row["length"]: row["total"] for row in rows_in(root / folder) if row["protocol"] == "nonoverlapping"}
+        for root in (whole, broken)
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_multirun_in_one_process(tmp_path):
+    """One folder and one W&B run each; a sweep as a command, from any folder."""
+    done = command("train", "-m", *NANO, "position=nope,alibi", "study=m", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folders = [path.parent for path in (tmp_path / "runs" / "m").glob("*/rows.jsonl")]
+    assert len(folders) == 2
+    offline = list((tmp_path / "runs" / "wandb").glob("offline-run-*"))
+    assert len(offline) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
+
+
+@pytest.mark.parametrize(
+    "overrides, says",
+    [
+        (["position=ropee"], ["position=ropee", "rope"]),
+        (["optim.stepz=3"], ["optim.stepz", "steps"]),
+        (["model=tinny"], ["model=tinny", "tiny"]),
+    ],
+)
+def test_a_misspelt_word_gets_one_line(tmp_path, overrides, says):
+    done = command("train", *overrides, cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in says)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_configurations_never_share_a_folder():
+    """Whatever is swept."""
+    sweeps = defaultdict(list)
+    for overrides in (
+        [],
+        ["seed=1"],
+        ["position.base=500"],
+        ["position.pairing=interleaved"],
+        ["optim.lr=1e-3"],
+        ["model.width=96"],
+        ["model.qk_norm=true"],
+        ["train_length=64"],
+        ["trainer.precision=bf16"],
+        ["task=copy"],
+        ["task=copy", "task.alphabet=8"],
+        ["task.bos=true"],
+        ["init=runs/a/b"],
+    ):
+        sweeps[run_folder(compose("train", overrides))].append(overrides)
+    assert all(len(same) == 1 for same in sweeps.values())
+
+
+SMALL = [o for o in NANO if not o.startswith("task.")]
+
+
+def test_a_study_of_an_experiment(tmp_path):
+    """reproduce.py: cells side by side in processes of their own, the report, and a second call that trains nothing."""
+    overrides = ["experiment=quickstart", *SMALL, "study=q", "position=nope,alibi", "logger=none"]
+    done = command("reproduce", *overrides, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "perplexity" in done.stdout and "token accuracy" in done.stdout and "4 of 4 done" in done.stderr
+    cells = [path.parent for path in (tmp_path / "runs" / "q").glob("*/rows.jsonl")]
+    assert len(cells) == 4
+    before = {cell: (cell / "last.ckpt").stat().st_mtime_ns for cell in cells}
+    again = command("reproduce", *overrides, cwd=tmp_path)
+    assert again.returncode == 0 and again.stdout == done.stdout
+    assert before == {cell: (cell / "last.ckpt").stat().st_mtime_ns for cell in cells}
+
+
+def test_one_failing_cell_does_not_stop_the_others(tmp_path):
+    """What fails is said at the end, with the reason, and by the exit code too."""
+    grid = "experiment.grid=['study=q task=copy position=nope','study=q task=copy position=own position._target_=nowhere.Wave']"
+    done = command("reproduce", grid, *SMALL, "logger=none", cwd=tmp_path)
+    assert done.returncode == 2 and "1 cells failed" in done.stderr and "nowhere.Wave" in done.stderr
+    assert len(list((tmp_path / "runs" / "q").glob("*/rows.jsonl"))) == 1
