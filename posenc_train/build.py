@@ -14,7 +14,8 @@ from posenc_train.tasks.base import Task
 
 
 def class_of(target: str, key: str) -> type:
-    """The class that a dotted path names. Raises UserError if there is none."""
+    """The class that a dotted path names. Importing its module executes it: `runs.reopened` says whose may be.
+    Raises UserError if there is none."""
     module, _, name = target.rpartition(".")
     try:
         return getattr(importlib.import_module(module), name)

@@ -153,6 +153,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "checkpoint_every": whole(1),
         "log_every": whole(1),
         "accelerator": one_of("auto", "cpu", "gpu"),
+        "devices": whole(1),
         "workers": whole(0),
     },
     "logger": {"mode": one_of("offline", "online", "none")},
@@ -349,6 +350,10 @@ def _check_agreement(cfg: Mapping[str, Any]) -> None:
     if cfg["lengths"] is None and cfg["factors"] is None:
         raise UserError("factors=null: must be a list of integers, such as [1,2,4,8], where lengths=null")
     _check_heads(cfg)
+    batch, devices = cfg["optim"]["batch_size"], cfg["trainer"].get("devices", 1)
+    if batch % devices:
+        raise UserError(f"trainer.devices={devices}: must divide optim.batch_size={batch}; "
+                        f"choose one of {_divisors(batch)}")  # fmt: skip
     _check_scheme(cfg)
     _check_task(cfg)
     _check_protocol(cfg)

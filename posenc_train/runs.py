@@ -3,6 +3,8 @@
 import contextlib
 import json
 import logging
+import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +19,8 @@ from posenc_train.evaluation.run import wanted
 from posenc_train.report import store
 
 log = logging.getLogger("posenc_train")
+RANK = int(os.environ.get("LOCAL_RANK", 0))  # of this process among the trainer's devices; rank 0 alone writes
+CLASSES = ("position", "sampling", "task")  # groups of a configuration that name a class
 
 
 def prepare(trainer: Mapping[str, Any]) -> None:
@@ -39,38 +43,51 @@ def finished(cfg: Mapping[str, Any], folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def opened(cfg: Mapping[str, Any], folder: Path) -> Iterator[None]:
-    """The folder with its configuration in it; what is logged inside goes to train.log and to the terminal.
+def opened(cfg: Mapping[str, Any], folder: Path) -> Iterator[str]:
+    """The folder with its configuration in it, for a training. Yields the W&B mode of this process.
 
+    What is logged inside goes to train.log and to the terminal; SIGTERM ends the process by SystemExit(143).
     Raises UserError when the folder holds another configuration or cannot be written.
     """
+    if RANK:
+        yield "none"
+        return
     path = folder / "config.yaml"
     if path.exists() and training_config(load_config(folder)) != training_config(cfg):
         raise UserError(f"{folder}: holds a run of another configuration: choose another study= or remove the folder")
     try:
         store.write_whole(path, yaml.safe_dump(dict(cfg), sort_keys=False).encode())
+        handlers = [logging.FileHandler(folder / "train.log", encoding="utf-8"), logging.StreamHandler(sys.stdout)]
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}): choose another folder or study=") from error
-    handlers = [logging.FileHandler(folder / "train.log", encoding="utf-8"), logging.StreamHandler(sys.stdout)]
     handlers[0].setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     log.setLevel(logging.INFO)
     log.propagate = False
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     for handler in handlers:
         log.addHandler(handler)
     try:
-        yield
+        yield cfg["logger"]["mode"]
     except BaseException as error:
-        log.handlers[0].handle(log.makeRecord(log.name, logging.ERROR, "", 0, f"ended by {error!r}", (), None))
+        handlers[0].handle(log.makeRecord(log.name, logging.ERROR, "", 0, f"ended by {error!r}", (), None))
         raise
     finally:
+        signal.signal(signal.SIGTERM, before)
         for handler in handlers:
             log.removeHandler(handler)
             handler.close()
 
 
 def reopened(cfg: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
-    """The folder of a trained run, and its configuration with what an evaluation asks for in its place."""
+    """The folder of a trained run, and its configuration with what an evaluation asks for in its place.
+
+    A run folder may be a stranger's. Raises UserError when its configuration names a class outside this package,
+    which would be executed, and the caller did not say trust=true; and when a file of it lies elsewhere.
+    """
     folder = Path(cfg["run"])
+    for file in ("config.yaml", "last.ckpt", "rows.jsonl"):
+        if not (folder / file).resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"run={folder}: {file} is a link that leads out of the folder: copy what it points to")
     config = load_config(folder)
     for key in ("factors", "lengths"):
         if cfg[key] is not None:
@@ -80,7 +97,20 @@ def reopened(cfg: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
     config |= {"extension": cfg["extension"], "protocol": cfg["protocol"]}
     config["trainer"] = config["trainer"] | cfg["trainer"]
     check(config)
+    for group in CLASSES:
+        target = config[group]["_target_"]
+        if not cfg["trust"] and not (target.startswith("posenc_train.") and own(target, group)):
+            raise UserError(
+                f"run={folder}: its {group} is the class {target}, which is not of this package: "
+                "trust=true executes it, if you know who wrote it"
+            )
     return folder, config
+
+
+def own(target: str, group: str) -> bool:
+    """Whether a dotted path into this package ends at a class that this package defines (it might import others)."""
+    cls = class_of(target, group)
+    return isinstance(cls, type) and cls.__module__.startswith("posenc_train.")
 
 
 def load_config(folder: Path) -> dict[str, Any]:
@@ -88,7 +118,9 @@ def load_config(folder: Path) -> dict[str, Any]:
     try:
         config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"run={folder}: no readable config.yaml in it: name the folder of a run, runs/<study>/<cell>") from error
+        raise UserError(
+            f"run={folder}: no readable config.yaml in it: name the folder of a run, runs/<study>/<cell>"
+        ) from error
     if not isinstance(config, dict):
         raise UserError(f"run={folder}: config.yaml is not the configuration of a run")
     return config

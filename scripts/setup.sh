@@ -33,8 +33,8 @@ find_python() {
   have_uv || need='venv, ensurepip'
   if [ -n "${PYTHON:-}" ]; then set -- "$PYTHON"; else set -- python3.11 python3.12 python3.13 python3.14 python3; fi
   for candidate in "$@"; do # run, not only looked up: a version manager's stand-in exists without its Python
-    found=$("$candidate" -I -c "import sys, $need; (3, 11) <= sys.version_info < (3, 15) and print(sys._base_executable)" \
-      2>/dev/null) || continue
+    found=$("$candidate" -I -c "import sys, $need
+if (3, 11) <= sys.version_info < (3, 15): print(sys._base_executable)" 2>/dev/null) || continue
     if [ -n "$found" ]; then printf '%s\n' "$found" && return; fi
   done
   die "needs Python 3.11 to 3.14 with its venv module (Debian: apt install python3-venv), but did not find it as: $*." \

@@ -24,9 +24,11 @@ def main(cfg: dict) -> None:
     runs.prepare(cfg["trainer"])
     task = build_task(cfg)
     model = build_model(cfg, task)
-    with runs.opened(cfg, folder), Run(cfg["logger"]["mode"], folder.name, cfg["study"], cfg) as run:
+    with runs.opened(cfg, folder) as mode, Run(mode, folder.name, cfg["study"], cfg) as run:
         runs.log.info("%s: %s", folder, runs.describe(task.report(cfg["train_length"], longest(cfg))))
         seconds = fit(cfg, task, model, build_sampling(cfg), folder, run)
+        if runs.RANK:
+            return  # another process evaluates and writes
         step = cfg["optim"]["steps"]
         rows = [*cost_rows(cfg, task, model, step, seconds), *evaluate_run(cfg, task, model, step)]
         store.append(folder / "rows.jsonl", rows)

@@ -1,5 +1,6 @@
 """Documents: found once, byte for byte, kept under a name made of their contents, and split by content."""
 
+import contextlib
 import os
 import pickle
 import sysconfig
@@ -161,26 +162,28 @@ def test_a_file_that_changes_while_it_is_read_is_refused_and_nothing_is_kept(tmp
     assert bytes_of(corpus.read(files)) == [b"old"]
 
 
-@pytest.mark.parametrize("damage", ["shorten", "remove", "garble the record", "remove the record"])
+@pytest.mark.parametrize("damage", ["shorten", "remove", "{", "[]", '{"sizes": 3}', "remove the record"])
 def test_a_damaged_cache_is_built_again(tmp_path, cache, damage):
     files = corpus.local(put(tmp_path, {"a": b"abc" * 1000, "b": b"d"}))
     corpus.read(files)
     (arrow,), (record,) = cache.rglob("*.arrow"), cache.rglob("ready.json")
     if damage == "shorten":
         os.truncate(arrow, arrow.stat().st_size // 2)
-    elif damage == "garble the record":
-        record.write_text("{")
-    else:
+    elif damage.startswith("remove"):
         (record if "record" in damage else arrow).unlink()
+    else:
+        record.write_text(damage)
     assert bytes_of(corpus.read(files)) == [b"abc" * 1000, b"d"]
 
 
 def test_what_is_prepared_is_prepared_once(cache):
     """Four at once, as the cells of a sweep are."""
-    calls, found = [], []
+    calls, found, two = [], [], threading.Barrier(2)
 
     def build(folder: str) -> dict[str, list[str]]:
         calls.append(folder)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            two.wait(0.3)  # for a second one that builds at the same time
         put(Path(folder), {"made": b"x" * len(calls)})
         return {"made": [str(Path(folder, "made"))]}
 

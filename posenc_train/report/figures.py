@@ -21,7 +21,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from posenc_train.report.tables import SCHEMES, Cell, Curve, Curves, Line, Report, Table, all_seeds, bare
 
@@ -223,9 +223,10 @@ def _log_axis(axes: Axes) -> None:
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     decades = math.log10(high / low)
-    choices = {0.7: range(1, 10), 1.2: (1, 2, 3, 5, 7), 2: (1, 2, 5), math.inf: (1,)}
-    steps = next(steps for most, steps in choices.items() if decades < most)
-    axes.yaxis.set_major_locator(LogLocator(subs=steps))
+    steps = (1, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2 else (1,)
+    axes.yaxis.set_major_locator(
+        MaxNLocator(7, steps=(1, 2, 5, 10)) if decades < 0.7 else LogLocator(subs=steps)
+    )
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.6g}" if y < 1e5 else f"{y:.0e}"))
 

@@ -26,11 +26,7 @@ MEANINGS = {
     "out of memory": "not measured on this machine",
     "1x not measured": "without a length up to the trained one nobody knows whether it was learned",
 }
-PROVENANCE = {
-    "eval_hash": "evaluation data",
-    "data": "training data",
-    "code": "code",
-}
+PROVENANCE = {"eval_hash": "evaluation data (eval_hash)", "data": "training data (data)", "code": "code"}
 DISTINCTIONS = {  # what tells two lines of one scheme apart, and how their labels say so; # is the run's hash
     "study": "in ", "recipe": "#", "checkpoint": "@", "data": "data ", "eval_hash": "evaluation ",
     "code": "code ", "tokens_seen": "tokens ", "cell": "#",
@@ -337,7 +333,7 @@ def _annotated(table: Table) -> Table:
         odd = _odd_ones(table, key)
         if odd:
             marked |= {place for places in odd.values() for place in places}
-            notes.append(f"{MARK} {words} ({key}) differs from the rest: {_where(table, odd)}")
+            notes.append(f"{MARK} {words} differs from the rest: {_where(table, odd)}")
     lines = tuple(
         replace(line, cells={c: replace(cell, marked=(i, c) in marked) for c, cell in line.cells.items()})
         for i, line in enumerate(table.lines)
@@ -366,15 +362,15 @@ def _odd_ones(table: Table, key: str) -> dict[str, list[tuple[int, Column]]]:
 
 
 def _where(table: Table, groups: dict[str, list[tuple[int, Column]]]) -> str:
-    """ "t5 at 4x 512, 8x 1024: 9f8e7d6c; rope: 1a2b3c4d" """
+    """ "rope, t5 at 4x 512, 8x 1024: 9f8e7d6c; alibi: 1a2b3c4d" """
     said = []
     for value, places in groups.items():
+        lines = []
         for i in dict.fromkeys(i for i, _ in places):
             columns = [column for line, column in places if line == i]
             at = f" at {', '.join(heading(table, column) for column in columns)}"
-            said.append(
-                f"{table.lines[i].label}{'' if len(columns) == len(table.lines[i].cells) else at}: {value}"
-            )
+            lines.append(table.lines[i].label + ("" if len(columns) == len(table.lines[i].cells) else at))
+        said.append(f"{', '.join(lines)}: {value}")
     return "; ".join(said)
 
 

@@ -201,11 +201,10 @@ def readable(path: str) -> Iterator:
 
 def cache() -> str:
     """The folder for what was prepared: in that of `datasets`, as its own variables place it."""
-    home = os.environ.get("HF_HOME") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
-    )
-    folder = os.environ.get("HF_DATASETS_CACHE") or os.path.join(home, "datasets")
-    return os.path.join(os.path.expanduser(folder), "posenc_train")
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    hugging_face = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
+    folder = os.environ.get("HF_DATASETS_CACHE") or os.path.join(hugging_face, "datasets")
+    return os.path.join(os.path.abspath(os.path.expanduser(folder)), "posenc_train")
 
 
 def prepared(key: str) -> dict | None:
@@ -214,10 +213,9 @@ def prepared(key: str) -> dict | None:
     try:
         with open(os.path.join(folder, "ready.json"), encoding="utf-8") as file:
             ready = json.load(file)
-        whole = all(
-            os.path.getsize(os.path.join(folder, name)) == size for name, size in ready["sizes"].items()
-        )
-    except (OSError, ValueError, KeyError):
+        sizes = ready["sizes"].items()
+        whole = all(os.path.getsize(os.path.join(folder, name)) == size for name, size in sizes)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return _absolute(ready["result"], folder) if whole else None
 

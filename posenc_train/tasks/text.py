@@ -1,10 +1,9 @@
-"""Byte-level language modelling: what byte comes next, in documents of any length.
+"""Language modelling, by default of bytes: what comes next, in documents of any length.
 
     fed      d e f _ m a i n        with bos:   ▮ e f _ m a i n
     target   e f _ m a i n (                    e f _ m a i n (
 
-A window of `length` tokens fed needs length + 1 bytes of one document; no window crosses into another
-document.
+A window of `length` tokens fed takes length + 1 of one document; none crosses into another document.
 """
 
 import os

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 import sys
 import time
 import warnings
@@ -12,6 +13,7 @@ import lightning as L
 import torch
 from tqdm import tqdm
 
+from posenc_train.config import UserError
 from posenc_train.model.transformer import Transformer
 from posenc_train.report.store import write_whole
 from posenc_train.report.wandb import Run
@@ -34,33 +36,37 @@ class Recorder(L.Callback):
         self.path, self.run = folder / "metrics.jsonl", run
         self.every, self.steps = config["trainer"]["log_every"], config["optim"]["steps"]
         self.tokens = config["optim"]["batch_size"] * config["train_length"]  # a step
-        self.losses: list[torch.Tensor] = []
-        self.seconds = 0.0  # of all attempts, up to the last line
+        self.seconds = 0.0  # of all attempts, up to self.clock
+        self.losses: list[torch.Tensor] = []  # since the last line
 
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds + time.perf_counter() - self.clock}
+        return {"seconds": self.seconds + time.perf_counter() - self.clock, "losses": list(self.losses)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seconds = state["seconds"]
+        self.seconds, self.losses = state["seconds"], state["losses"]
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.since, self.clock = trainer.global_step, time.perf_counter()
+        if not trainer.is_global_zero:
+            return
         kept = lines_up_to(self.path, trainer.global_step)
         write_whole(self.path, "".join(kept).encode())
-        self.logged = trainer.global_step
         self.bar = tqdm(total=self.steps, initial=trainer.global_step, unit="step", disable=not sys.stderr.isatty())
-        self.clock = time.perf_counter()
 
     def on_train_batch_end(self, trainer, module, outputs, batch, index) -> None:
         self.losses.append(outputs["loss"].detach())
         step = trainer.global_step
-        self.bar.update(step - self.bar.n)
+        if trainer.is_global_zero:
+            self.bar.update(step - self.bar.n)
         if step % self.every and step != self.steps:
             return
         now = time.perf_counter()
-        speed = (step - self.logged) * self.tokens / (now - self.clock)
-        self.seconds, self.clock, self.logged = self.seconds + now - self.clock, now, step
-        loss = torch.stack(self.losses).mean().item()
+        speed = (step - self.since) * self.tokens / (now - self.clock)
+        self.seconds, self.clock, self.since = self.seconds + now - self.clock, now, step
+        loss = trainer.strategy.reduce(torch.stack(self.losses).mean(), reduce_op="mean").item()
         self.losses = []
+        if not trainer.is_global_zero:
+            return
         line = {
             "step": step,
             "loss": loss,
@@ -75,25 +81,49 @@ class Recorder(L.Callback):
         self.bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s")
 
     def on_train_end(self, trainer, module) -> None:
-        self.bar.close()
+        if trainer.is_global_zero:
+            self.bar.close()
 
 
 class Checkpoints(L.Callback):
-    """last.ckpt every so many steps and at the end; the one before stays as before.ckpt. Each appears whole."""
+    """last.ckpt every so many steps and at the end; the one before stays as before.ckpt. Each appears whole.
+
+    SIGTERM and SIGINT (Ctrl-C) end the training after the step that is running, with a checkpoint, by SystemExit of
+    143 or 130; a second one ends it at once.
+    """
 
     def __init__(self, folder: Path, every: int):
-        self.folder, self.every = folder, every
+        self.folder, self.every, self.signal = folder, every, 0
+
+    def on_train_start(self, trainer: L.Trainer, module) -> None:
+        self.handlers = {number: signal.signal(number, self.stop) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def stop(self, number: int, frame) -> None:
+        self.signal = number
+        self.restore()
+
+    def restore(self) -> None:
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
 
     def on_train_batch_end(self, trainer: L.Trainer, module, outputs, batch, index) -> None:
-        if trainer.global_step % self.every == 0 and trainer.global_step < trainer.max_steps:
+        last = trainer.global_step == trainer.max_steps
+        if last or self.signal or trainer.global_step % self.every == 0:
             self.save(trainer)
+        if self.signal and not last:
+            log.info("stopped by %s after step %d", signal.Signals(self.signal).name, trainer.global_step)
+            raise SystemExit(128 + self.signal)
+
+    def on_train_end(self, trainer: L.Trainer, module) -> None:
+        self.restore()
 
     def save(self, trainer: L.Trainer) -> None:
         new, last = self.folder / "new.ckpt", self.folder / "last.ckpt"
         trainer.save_checkpoint(new)
-        if last.exists():
-            last.replace(self.folder / "before.ckpt")
-        new.replace(last)
+        if trainer.is_global_zero:
+            if last.exists():
+                last.replace(self.folder / "before.ckpt")
+            new.replace(last)
 
 
 def lines_up_to(path: Path, step: int) -> list[str]:
@@ -103,15 +133,13 @@ def lines_up_to(path: Path, step: int) -> list[str]:
 
 
 def fit(config: dict[str, Any], task: Task, model: Transformer, sampling: Any, folder: Path, run: Run) -> float:
-    """Trains the model in place to `optim.steps`, from last.ckpt where there is one. Returns the seconds it took,
-    over all attempts."""
-    settings, optim, last = config["trainer"], config["optim"], folder / "last.ckpt"
-    if last.exists():
-        step, seconds = load(model, last)
-        if step == optim["steps"]:
-            return seconds
-        log.info("continuing from step %d", step)
-    recorder, checkpoints = Recorder(folder, run, config), Checkpoints(folder, settings["checkpoint_every"])
+    """Trains the model in place to `optim.steps`, from the newest checkpoint where there is one. Returns the seconds
+    it took, over all attempts. With several devices every one of them comes back from here."""
+    settings, optim = config["trainer"], config["optim"]
+    checkpoint, step, seconds = resume(model, folder)
+    if step == optim["steps"]:
+        return seconds
+    recorder = Recorder(folder, run, config)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="lightning")  # advice on workers and loggers that we decline
         logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -120,9 +148,10 @@ def fit(config: dict[str, Any], task: Task, model: Transformer, sampling: Any, f
             max_epochs=-1,
             precision=PRECISION[settings["precision"]],
             accelerator=settings["accelerator"],
-            devices=1,
+            devices=settings["devices"],
+            strategy="auto" if settings["devices"] == 1 else "ddp",
             gradient_clip_val=optim["clip"],
-            callbacks=[recorder, checkpoints],
+            callbacks=[recorder, Checkpoints(folder, settings["checkpoint_every"])],
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -131,8 +160,30 @@ def fit(config: dict[str, Any], task: Task, model: Transformer, sampling: Any, f
             default_root_dir=folder,
         )
         batches = Batches(task, config["seed"], config["train_length"], optim["batch_size"], settings["workers"])
-        trainer.fit(Training(model, sampling, config), batches, ckpt_path=str(last) if last.exists() else None)
-    checkpoints.save(trainer)
+        trainer.fit(Training(model, sampling, config), batches, ckpt_path=checkpoint)
     model.to("cpu")
     return recorder.seconds
 
+
+def resume(model: Transformer, folder: Path) -> tuple[Path | None, int, float]:
+    """The newest checkpoint that can be read, its step and seconds, its weights put into the model.
+
+    (None, 0, 0) without any. Raises UserError when there are some and none can be read.
+    """
+    damaged = []
+    for path in (folder / "last.ckpt", folder / "before.ckpt"):
+        if not path.exists():
+            continue
+        try:
+            step, seconds = load(model, path)
+        except UserError as error:
+            damaged.append(path)
+            log.info("%s", error)
+            continue
+        for bad in damaged:
+            bad.replace(bad.with_suffix(".damaged"))  # or the next checkpoint would push out the good one
+        log.info("continuing from step %d", step)
+        return path, step, seconds
+    if damaged:
+        raise UserError(f"{folder}: no checkpoint in it can be read: remove the folder to train again from the start")
+    return None, 0, 0.0

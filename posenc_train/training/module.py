@@ -23,7 +23,12 @@ class Training(L.LightningModule):
     def training_step(self, batch: Batch, index: int) -> Tensor:
         pos = self.sampling(batch.inputs.shape[1], self.config["seed"], self.trainer.global_step)
         logits = self.model(batch.inputs, pos=pos)
-        return F.cross_entropy(logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE)
+        total = F.cross_entropy(
+            logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE, reduction="sum"
+        )
+        # Over the targets of all devices: each then weighs the same, however they are spread.
+        count = (batch.targets != IGNORE).sum()
+        return total / self.trainer.strategy.reduce(count.float(), reduce_op="mean")
 
     def configure_optimizers(self):
         optim = self.config["optim"]

@@ -1,0 +1,98 @@
+"""Every command of README.md is run, with overrides appended that only shrink it; those that need a cluster, a login or a
+download stand in blocks marked so, and their configuration is composed and checked."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import ROOT
+
+from posenc_train.config import cell_name, check, compose
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)([^\n]*)\n(.*?)^```", README, re.M | re.S)
+SMALL = "model=nano train_length=16 optim.steps=3 optim.batch_size=4 study=readme logger=none"
+SHRINK = {  # the command up to its first override -> what is appended
+    "bash scripts/quickstart.sh": f"{SMALL} position=nope,alibi",
+    "bash scripts/test.sh": "tests/test_schemes.py",
+    "bash scripts/test.sh tests/test_laws.py": "-k test_agreement",
+    "python scripts/train.py": SMALL,
+    "python scripts/train.py -m": SMALL,
+    "python scripts/evaluate.py": "lengths=[16,40]",
+    "python scripts/compare.py": "study=readme",
+    "python scripts/reproduce.py": f"{SMALL} position=nope",
+}
+
+
+def commands(needs: bool) -> list[str]:
+    return [
+        line
+        for language, marks, text in BLOCKS
+        if language == "sh" and ("needs=" in marks) == needs
+        for line in text.strip().splitlines()
+    ]
+
+
+def shrunk(command: str) -> str:
+    words = [word for word in shlex.split(command) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
+    program = " ".join(words[:3] if len(words) > 2 and ("=" not in words[2]) and words[2] != "--own" else words[:2])
+    assert program in SHRINK, f"README.md has a command that no test runs: {command}"
+    return f"{command} {SHRINK[program]}"
+
+
+def schemes_in_readme() -> dict[str, str]:
+    """The Python blocks that define a scheme: file name -> text."""
+    return {f"{m[1].lower()}.py": text for lang, _, text in BLOCKS if lang == "python" and (m := re.search(r"class (\w+)\(", text))}
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory):
+    """A home folder with the README's scheme in it, and a PATH on which python is this one."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "schemes").mkdir()
+    for name, text in schemes_in_readme().items():
+        (home / "schemes" / name).write_text(text)
+    shutil.rmtree(ROOT / "runs" / "readme", ignore_errors=True)
+    yield os.environ | {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    shutil.rmtree(ROOT / "runs" / "readme", ignore_errors=True)
+
+
+@pytest.mark.parametrize("command", commands(needs=False))
+def test_command(command, newcomer):
+    line = shrunk(command)
+    if "scripts/evaluate.py" in line:
+        trained = next((ROOT / "runs" / "readme").glob("alibi-text-*"))
+        line = f"{line} run={trained.relative_to(ROOT)}"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=newcomer, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.parametrize("command", commands(needs=True))
+def test_command_that_needs_more_is_composed(command):
+    words = shlex.split(command)
+    scripts = [i for i, word in enumerate(words) if re.fullmatch(r"scripts/(train|evaluate|reproduce)\.py", word)]
+    for i in scripts:
+        check(compose(Path(words[i]).stem, words[i + 1 :]))
+    assert scripts or words[0] in ("wandb", "export", "bash")
+
+
+def test_the_two_commands_come_first():
+    assert commands(needs=False)[:2] == ["bash scripts/quickstart.sh", "bash scripts/test.sh"]
+    assert README.index("```sh") < 600
+
+
+def test_the_run_folder_named_is_the_one_that_is_made():
+    train = next(c for c in commands(needs=False) if "position=alibi" in c)
+    cell = cell_name(compose("train", shlex.split(train)[2:]))
+    assert f"run=runs/default/{cell} " in README
+
+
+def test_what_it_shows_is_there():
+    assert all((ROOT / path).is_file() for path in re.findall(r"\]\(([\w/.-]+)\)", README))
+    for name in re.findall(r"^  (\w+(?:\.py|/))", README, re.M):  # the layout
+        assert (ROOT / "posenc_train" / name).exists(), name
