@@ -106,7 +106,7 @@ say "installing the versions of constraints.txt with $(if have_uv; then echo uv;
 log=.venv/setup.log # downloads of 100 MB and more are shown as they start
 if ! install -c constraints.txt -e '.[dev]' 2>&1 | tee "$log" |
   sed -nE 's/^ *(Downloading .*[( ]([0-9]{3,}(\.[0-9]+)? ?Mi?B|[0-9.]+ ?Gi?B)\)).*/setup:   \1/p' >&2; then
-  tail -n 8 "$log" | cut -c 1-400 >&2
+  { grep -E '(ERROR|[Ee]rror|cause):' "$log" || tail -n 6 "$log"; } | tail -n 6 | cut -c 1-400 >&2
   die "the installation failed (all of it: $here/$log). $(remedy) Then run this again."
 fi
 

@@ -9,18 +9,20 @@ from posenc_train.config import entry, run_folder
 
 @entry("train")
 def main(cfg: dict) -> None:
-    from posenc_train import report, runs  # not above: a mistake in the command is told before torch is imported
+    from posenc_train.tasks import tables  # not above: a mistake in the command is told before torch is imported
+
+    tables.ask(cfg["task"])
+    from posenc_train import report, runs
     from posenc_train.build import build_model, build_sampling, build_task
     from posenc_train.evaluation.run import cost_rows, evaluate_run, longest
     from posenc_train.report import store
     from posenc_train.report.wandb import Run
+    from posenc_train.training.fit import fit
 
     folder = run_folder(cfg)
     if runs.finished(cfg, folder):
         print(f"{folder}: finished before, nothing is trained again")
         return
-    from posenc_train.training.fit import fit
-
     runs.prepare(cfg["trainer"])
     task = build_task(cfg)
     model = build_model(cfg, task)

@@ -6,7 +6,9 @@ import torch
 from posenc_train.build import build_model
 from posenc_train.config import UserError, compose
 from posenc_train.evaluation.evaluate import evaluate
+from posenc_train.model.transformer import Transformer
 from posenc_train.positions.base import Dims
+from posenc_train.positions.learned import Learned
 from posenc_train.positions.nope import Nope
 from posenc_train.tasks.base import IGNORE
 from posenc_train.tasks.copy import Copy
@@ -63,14 +65,14 @@ def test_evaluation_examples_are_fixed():
     assert not train & {tuple(row) for row in again.prompts.tolist()}
 
 
-class Speaker(torch.nn.Module):
+class Speaker(Transformer):
     """Stands in for a model: whatever is fed, it says the given answer, token by token."""
 
     def __init__(self, task, answers, size):
-        super().__init__()
+        torch.nn.Module.__init__(self)
         self.task, self.answers, self.size = task, answers, size
         self.nothing = torch.nn.Parameter(torch.zeros(1))
-        self.reach = None
+        self.positions = []
 
     def hidden(self, ids, pos=None, doc=None, cache=None):
         self.spoken = 0 if ids.shape[1] > 1 else self.spoken + 1
@@ -127,9 +129,6 @@ def test_scores_are_those_of_feeding_back_by_hand():
 
 def test_beyond_reach_is_said_and_not_run():
     task = Copy(examples=2)
-    from posenc_train.model.transformer import Transformer
-    from posenc_train.positions.learned import Learned
-
     dims = Dims(8, 2, 4, 1, train_length=15)
     rows = list(evaluate(Transformer(dims, 27, 2, [Learned(dims)]), task, [15, 30], {"free_running": {}}, 15, 120))
     assert [row.status for row in rows] == ["ok"] * 3 + ["beyond reach"] * 3

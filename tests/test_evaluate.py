@@ -162,3 +162,12 @@ def test_one_hash_for_one_text():
     first, again = (rows_of(transformer(), Windows(), [16, 128]) for _ in range(2))
     other = rows_of(transformer(), Windows(count=6), [16])
     assert len({r.eval_hash for r in (*first, *again)}) == 1 and other[0].eval_hash != first[0].eval_hash
+
+
+def test_bits_per_byte_of_tokens():
+    """Where targets are tokens of several bytes, the same loss stands once more over the bytes they spell."""
+    task = Windows(count=2, longest=20)
+    task.unit, task.bytes_per_id = "token", np.arange(1, 257)
+    rows = {r.unit: r for r in rows_of(transformer(), task, [16], longest=20) if r.protocol == "nonoverlapping"}
+    assert rows["token"].total == rows["byte"].total and rows["token"].count == 32
+    assert rows["byte"].count == int((task.ids[:, 5:].astype(int) + 1).sum())

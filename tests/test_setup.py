@@ -33,7 +33,7 @@ case "$*" in
   *"-m venv"*) echo "venv $*" >>"$CALLS"; mkdir -p .venv/bin; cp "$BIN/python3.11" .venv/bin/python ;;
   *"-m pip install"*) echo "pip $*" >>"$CALLS"; sleep "${SLOW:-0}"; echo "${FAILS:-}"; [ -z "${FAILS:-}" ] ;;
   *"import datasets"*) echo "import $*" >>"$CALLS" ;;
-  *"-m pytest"* | *scripts/*.py*) echo "run $*" >>"$CALLS" ;;
+  *"-m pytest"* | *scripts/*.py*) printf "<%s> " run "$@" >>"$CALLS" ;;
   *) exec "$REAL_PYTHON" "$@" ;;
 esac
 """
@@ -142,6 +142,14 @@ def test_an_environment_whose_python_is_gone_is_made_anew(with_pip):
     assert with_pip.run()[2] == ["venv", "pip", "import"]
 
 
+def test_another_python_makes_another_environment(with_pip):
+    with_pip.run()
+    newer = FAKE_PYTHON.replace('case "$*" in', 'case "$*" in\n  *"python %d.%d"*) echo python 3.12 ;;')
+    with_pip.executable("newer", newer)
+    assert with_pip.run(PYTHON=str(with_pip.bin / "newer"))[2] == ["venv", "pip", "import"]
+    assert with_pip.run(PYTHON=str(with_pip.bin / "python3.11"))[2] == []
+
+
 def test_an_environment_of_someone_else_is_left_alone(with_pip):
     (with_pip.root / ".venv/bin").mkdir(parents=True)
     (with_pip.root / ".venv/bin/mine").touch()
@@ -197,9 +205,10 @@ def test_uv_gets_the_settings_of_pip_in_its_own_words(tmp_path):
 def test_arguments_are_handed_on(with_pip):
     with_pip.run()
     with_pip.run("test", "--long", "tests/test_copy.py", "-k", "a b")
-    assert with_pip.calls() == ["run -m pytest --long tests/test_copy.py -k a b"]
+    assert with_pip.calls() == ["<run> <-m> <pytest> <--long> <tests/test_copy.py> <-k> <a b> "]
     with_pip.run("quickstart", "model=nano", "optim.steps=5")
-    assert with_pip.calls() == ["run scripts/reproduce.py experiment=quickstart model=nano optim.steps=5"]
+    wanted = "<run> <scripts/reproduce.py> <experiment=quickstart> <model=nano> <optim.steps=5> "
+    assert with_pip.calls() == [wanted]
 
 
 def test_ci_runs_the_test_command_of_the_readme():

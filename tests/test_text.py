@@ -699,6 +699,23 @@ def test_field_bug_69_without_network_what_was_prepared_is_used_and_nothing_else
         assert answer["seconds"] < 3 and tables.WAIT <= 3
 
 
+def test_the_hub_is_asked_before_torch_is_imported(online):
+    script = """if True:
+        import sys
+        from posenc_train.config import UserError
+        from posenc_train.tasks import tables
+        tables.ask({"hub": None})
+        tables.ask({"hub": "me/data", "subset": "books", "field": "page"})
+        try:
+            tables.ask({"hub": "me/data", "subset": "books"})
+        except UserError as error:
+            print(str(error)[:43], "torch" in sys.modules)
+    """
+    environment = os.environ | {"HF_DATASETS_CACHE": str(online[0] / "datasets"), "HF_HUB_OFFLINE": "1"}
+    said = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True)
+    assert said == "task.hub=me/data: the Hub cannot be reached False\n"
+
+
 def test_a_name_that_resolves_never_does_not_hold_up_the_answer(monkeypatch):
     release = threading.Event()
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *_, **__: release.wait(20))

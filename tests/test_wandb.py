@@ -7,8 +7,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import pty
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -79,6 +81,7 @@ def server(monkeypatch):
         yield server
         wandb.teardown()
         assert not server.errors
+        assert not server.unknown, "something is sent that no run needs"
 
 
 def write(folder: Path, steps: range) -> None:
@@ -333,7 +336,8 @@ def test_a_quieter_mode_is_told(cfg, monkeypatch, capsys):
 
 def test_nothing_is_written_outside_the_folder_nor_about_the_machine(cfg, tmp_path):
     code = """if True:
-        import json, sys
+        import json, platform, socket, sys
+        socket.gethostname = platform.node = lambda: "someones-machine"
         from posenc_train.report.wandb import Run
         from test_wandb import row
         with Run("offline", "cell", "s", json.loads(sys.argv[1])) as run:
@@ -367,8 +371,9 @@ def test_nothing_is_written_outside_the_folder_nor_about_the_machine(cfg, tmp_pa
     (stored,) = wandb_offline.runs(Path("runs"))
     assert stored.config["task"]["path"] == "~/texts"
     content = b"".join(path.read_bytes() for path in written if path.is_file() and path != figure)
-    for secret in (home, "someones-name", os.uname().nodename, "example.org", KEY):
+    for secret in (home, "someones-name", "someones-machine", "example.org", KEY):
         assert secret.encode() not in content, secret
+    assert "wandb-metadata.json" not in {path.name for path in written}  # which has all of these
 
 
 def test_without_a_logger_nothing_is_imported_or_written(cfg):
@@ -401,7 +406,7 @@ def test_what_w_and_b_refuses_is_said_once(cfg, capsys):
         run.figure("a", "missing.png")
         run.figure("b", "missing.png")
         run.train(20, {"loss": 1.0})
-    assert [line for line in said(capsys) if "missing.png" in line] != []
+    assert len([line for line in said(capsys) if "missing.png" in line]) == 1
     (stored,) = wandb_offline.runs(Path("runs"))
     assert stored.steps() == [20]
 
@@ -411,6 +416,7 @@ def test_what_w_and_b_refuses_is_said_once(cfg, capsys):
 KILLED = """if True:
     import json, os, signal, sys
     from posenc_train.report.wandb import Run
+    from posenc_train.report.wandb_segments import records
     from test_wandb import train, write, Path
     folder = Path("runs", "s", "cell")
     write(folder, range(0))
@@ -419,8 +425,8 @@ KILLED = """if True:
             write(folder, range(step, step + 1))
             train(run, range(step, step + 1))
         log = Path(run._run.settings.sync_file)
-        while log.stat().st_size < 1000:  # something is on the disk, as in a training of more than a second
-            pass
+        while step not in [record.history.step.num for record, _ in records(log)]:
+            pass  # until it is on the disk, which takes a second
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -434,7 +440,8 @@ def test_a_killed_training_is_one_run_with_each_step_once(cfg, server, capsys):
     for first, end in ((20, 100), (60, 160)):  # the second begins at a checkpoint before the first one's end
         assert in_its_own_process(KILLED, json.dumps(cfg), str(first), str(end)).returncode == -9
     torn = ours.segments(Path("runs/wandb"), Path("runs/s/cell/wandb.id").read_text().strip())[1]
-    os.truncate(torn, torn.stat().st_size - 5)  # as when it is killed while a block is written
+    os.truncate(torn, torn.stat().st_size - 300)  # as when it is killed while a block is written
+    assert max(wandb_offline.read(torn).steps()) < 140, "its last step is lost"
     with Run("offline", "cell", "s", cfg) as run:
         train(run, range(120, 220, 20))
         run.evaluation([row(128)])
@@ -510,6 +517,7 @@ def test_without_its_segments_a_run_is_told_again_in_full(cfg):
     with Run("offline", CELL, "s", cfg) as second:
         train(second, range(60, 100, 20))
     assert first.id != second.id
+    assert (folder / "wandb.id").read_text() == second.id + "\n"
     assert all_steps() == [20, 40, 60, 80]
 
 
@@ -539,6 +547,12 @@ def test_online_everything_arrives(cfg, server, tmp_path, capsys):
     assert (stored.name, stored.group, stored.tags) == (CELL, "s", ["rope", "text", "tiny"])
     assert (stored.project, stored.exit_code) == ("posenc-train", 0)
     assert said(capsys) == []
+    for secret in (
+        str(REPOSITORY),
+        str(tmp_path),
+        socket.gethostname() if len(socket.gethostname()) > 7 else KEY,
+    ):
+        assert secret.encode() not in server.bodies, secret
 
 
 def test_online_a_resume_goes_on_where_the_server_is(cfg, server):
@@ -587,6 +601,41 @@ def test_field_63_a_server_out_of_reach_makes_it_offline_in_seconds(cfg, server,
     assert stored.steps() == [20, 40, 60, 80]
     assert set(stored.curve("eval/same_targets/nll", "eval/length")) == {128}
     assert last.endswith(f"wandb sync runs/wandb/offline-run-*-{run.id}")
+
+
+def test_field_63_online_in_a_terminal_asks_nothing(cfg):
+    """Without a key W&B would ask for one, and wait."""
+    code = """if True:
+        import json, sys
+        from posenc_train.report.wandb import Run
+        assert sys.stdin.isatty() and sys.stdout.isatty()
+        with Run("online", "cell", "s", json.loads(sys.argv[1])) as run:
+            run.train(20, {"loss": 1.0})
+    """
+    ours, its = pty.openpty()
+    process = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(cfg)],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        timeout=30,
+    )
+    text = os.read(ours, 10000).decode()
+    os.close(its)
+    os.close(ours)
+    assert process.returncode == 0, text
+    assert len(text.splitlines()) == 2 and "no API key" in text, text
+
+
+def test_online_a_run_that_ends_unheard_says_what_to_do(cfg, server, monkeypatch, capsys):
+    monkeypatch.setattr(ours, "PATIENCE", 1)
+    with pytest.raises(RuntimeError), Run("online", CELL, "s", cfg) as run:
+        server.hang = True
+        train(run, range(20, 100, 20))
+        raise RuntimeError
+    assert said(capsys)[-1].endswith(f"wandb sync --include-online runs/wandb/run-*-{run.id}")
+    assert all_steps() == [20, 40, 60, 80]
 
 
 @pytest.mark.parametrize("death", ["gone", "silent", "refusing"])

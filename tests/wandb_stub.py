@@ -69,6 +69,8 @@ class Server(ThreadingHTTPServer):
         self.files: dict[str, bytes] = {}
         self.operations: list[str] = []
         self.errors: list[BaseException | None] = []
+        self.unknown: list[str] = []  # paths of posts that are none of a run's
+        self.bodies = b""  # of everything received
         self.refuse = self.hang = False
         self.lock = threading.Lock()
         self.number = itertools.count(1)
@@ -197,6 +199,7 @@ class Handler(BaseHTTPRequestHandler):
             self.reply({"errors": [{"message": "user is not logged in", "code": 401}]}, 401)
         else:
             with self.server.lock:
+                self.server.bodies += body
                 answer = serve(body)
             self.reply(answer, 404 if answer is None else 200)
 
@@ -219,4 +222,5 @@ class Handler(BaseHTTPRequestHandler):
         if found := re.search(r"/([^/]+)/file_stream", self.path):
             self.server.stream(found.group(1), json.loads(body))
             return {"exitcode": None, "limits": {}}
+        self.server.unknown.append(self.path)
         return None

@@ -7,7 +7,7 @@ into n-windows from its end, so that the last targets are the same at every leng
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -89,6 +89,8 @@ def next_token(model, task, windows, length, protocols, train_length, tokens) ->
             yield Measurement(protocol=label, total=None, count=0, status="beyond reach", **common)
         return
     loss = window_losses(model, windows, length, task.begin, tokens)
+    pieces = loss.shape[1]
+    targets = windows[:, -pieces * length :].reshape(loss.shape)
 
     def measured(label: str, part: np.ndarray, **more) -> Measurement:
         total = float(part.sum())
@@ -99,6 +101,10 @@ def next_token(model, task, windows, length, protocols, train_length, tokens) ->
     for name, label in labels.items():
         if name == "nonoverlapping":
             yield measured(label, loss)
+            if task.unit != "byte":  # the same loss again, by the bytes that the targets stand for
+                whole = measured(label, loss)
+                spelt = int(task.bytes_per_id[targets].sum()) if whole.status == "ok" else 0
+                yield replace(whole, count=spelt, unit="byte")
         elif name == "same_targets":
             k = last_targets(protocols[name], train_length)
             if k <= length:

@@ -204,7 +204,7 @@ class Run:
     def _log(self, values: dict[str, Any], step: int | None = None) -> None:
         """At W&B's own step `step`, or the next. Training steps keep their number, so that segments fit."""
         step = self.step if step is None else step
-        self._try(lambda: self._run.log(values, step=step))
+        self._try(lambda: self._run.log(values, step=step, commit=True))
         self.step = step + 1
 
     def _try(self, work: Callable[[], Any]) -> None:

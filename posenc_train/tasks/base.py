@@ -4,12 +4,13 @@ Two kinds of ids. ``0 … vocab-1`` can be predicted; ``vocab … vocab+marks-1`
 beginning-of-text mark, a separator) and are never a target. A *length* is always the number of tokens fed.
 """
 
-import hashlib
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int64
 from torch import Tensor
+
+from posenc_train.tasks.names import digest as digest
 
 IGNORE = -100  # the target where nothing is asked; torch's cross entropy leaves it out
 
@@ -46,24 +47,10 @@ class Task:
 
 
 def generator(seed: int, purpose: str, step: int) -> np.random.Generator:
-    """Random numbers that are a function of the three arguments; draw them in the same order to get the same
-    ones.
+    """Random numbers that are a function of the three arguments and of the order they are drawn in.
 
     A counter-based generator with the step in the counter's highest word: steps are 2^192 numbers apart. The
     key holds the first eight bytes of `purpose`, so that two uses of one seed share nothing.
     """
     key = [seed % 2**64, int.from_bytes(purpose.encode()[:8], "little")]
     return np.random.Generator(np.random.Philox(key=key, counter=[0, 0, 0, step]))
-
-
-def digest(*parts: str | int | bytes | np.ndarray) -> str:
-    """16 hex digits that name the parts: their types, shapes, contents and order."""
-    whole = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, np.ndarray):
-            head, content = f"{part.dtype.str}{part.shape}", np.ascontiguousarray(part).tobytes()
-        else:
-            head = type(part).__name__
-            content = part if isinstance(part, bytes) else str(part).encode(errors="surrogateescape")
-        whole.update(f"{head}:{len(content)}:".encode() + content)
-    return whole.hexdigest()[:16]

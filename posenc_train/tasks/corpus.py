@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from posenc_train.config import UserError
-from posenc_train.tasks.base import digest
+from posenc_train.tasks.names import digest
 
 VALIDATION = 0.1  # the part of the distinct documents that is never trained on
 LARGE = 2**28  # bytes; a corpus from here on shows its progress

@@ -4,20 +4,21 @@ Through `load_dataset`, which writes them as Arrow files; their column of texts 
 """
 
 import contextlib
+import functools
 import hashlib
 import logging
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from posenc_train.config import UserError
 from posenc_train.tasks import corpus
-from posenc_train.tasks.base import digest
 from posenc_train.tasks.corpus import Documents, File, Mapped, fingerprint, prepare, prepared, quiet, split
+from posenc_train.tasks.names import digest
 
 log = logging.getLogger(__name__)
 READERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}
@@ -72,8 +73,6 @@ def hub(source: Source, field: str) -> tuple[Documents, Documents, str]:
 
     Raises UserError if the Hub does not answer within WAIT and the data set has not been prepared before.
     """
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", source.hub):
-        raise UserError(f"task.hub={source.hub}: must be namespace/name, as in task.hub=Salesforce/wikitext")
     commit = _commit(source, field)
     key = _key(source, field, commit)
 
@@ -100,6 +99,15 @@ def hub(source: Source, field: str) -> tuple[Documents, Documents, str]:
     if len(parts) == 1:
         parts = split(parts[0], digests(parts[0], key))
     return *parts, commit
+
+
+def ask(task: Mapping) -> None:
+    """Raises UserError where the task's settings name a data set of the Hub that cannot be had.
+
+    Imports no torch: a script asks before it builds anything, and a person without network knows in seconds.
+    """
+    if task.get("hub"):
+        _commit(Source(*(task.get(key) for key in Source._fields)), task.get("field") or "text")
 
 
 def digests(documents: Documents, key: str) -> np.ndarray:
@@ -138,6 +146,8 @@ def _commit(source: Source, field: str) -> str:
     A full commit whose texts are prepared needs no network; without network, a branch stands for what it
     stood for when it was last looked up, if that is prepared.
     """
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", source.hub):
+        raise UserError(f"task.hub={source.hub}: must be namespace/name, as in task.hub=Salesforce/wikitext")
     full = bool(re.fullmatch(r"[0-9a-f]{40}", source.revision or ""))
     if full and prepared(_key(source, field, source.revision)):
         return source.revision
@@ -156,6 +166,7 @@ def _commit(source: Source, field: str) -> str:
         ) from error
 
 
+@functools.cache
 def _look_up(source: Source) -> str:
     """Asks the Hub, in a thread of its own: no timeout that can be set bounds resolving a host name."""
     answer: list = []

@@ -16,8 +16,9 @@ import torch
 
 from posenc_train.config import UserError
 from posenc_train.tasks import corpus, tables, tokens
-from posenc_train.tasks.base import Batch, Task, digest, generator
+from posenc_train.tasks.base import Batch, Task, generator
 from posenc_train.tasks.corpus import Documents
+from posenc_train.tasks.names import digest
 
 
 class Texts(NamedTuple):

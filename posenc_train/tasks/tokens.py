@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from posenc_train.config import UserError
-from posenc_train.tasks.base import digest
 from posenc_train.tasks.corpus import LARGE, Documents, Mapped, prepare, write
+from posenc_train.tasks.names import digest
 
 PIECE = 2**16  # characters; longer documents are encoded in pieces …
 GROUP = 2**21  # … of which so many characters at once, at 120 bytes of memory each
