@@ -85,6 +85,13 @@ def pair_of(rule: Rule, example: str) -> Rule:
     return Rule(f"a list of two, each {rule.allowed}, such as {example}", test, meant)
 
 
+def from_home(path: Any) -> Any:
+    """A path below the home folder begins with ~: a configuration tells nobody who made it."""
+    home = str(Path.home())
+    inside = isinstance(path, str) and len(home) > 1 and (path == home or path.startswith(home + "/"))
+    return "~" + path[len(home) :] if inside else path
+
+
 def _as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value  # Hydra reads precision=32 and study=2026 as integers
 
@@ -107,6 +114,7 @@ BELOW_ONE = number("of at least 0 and below 1", lambda v: 0 <= v < 1)
 FLAG = Rule("true or false", lambda v: type(v) is bool)
 TEXT = Rule("a text", lambda v: type(v) is str and v != "")
 PATH = Rule("a path", lambda v: type(v) is str and v not in ("", "None"))  # None was meant to be null
+KEPT_PATH = Rule(PATH.allowed, PATH.test, lambda v: from_home(v))  # written into configurations that are shared
 HUB = Rule("namespace/name", lambda v: type(v) is str and re.fullmatch(r"[\w.-]+/[\w.-]+", v) is not None)
 NAME = Rule(  # runs/wandb holds W&B's own files, and a leading dot would hide the folder
     "a name of letters, digits, '.', '_' and '-', not starting with '.', and not 'wandb'",
@@ -122,7 +130,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "train_length": whole(1),
         "factors": maybe(list_of(whole(1), "[1,2,4,8]")),
         "lengths": maybe(list_of(whole(1), "[128,512]")),
-        "init": maybe(PATH),
+        "init": maybe(KEPT_PATH),
         "run": PATH,
         "trust": FLAG,
         "gate": FRACTION,
@@ -168,13 +176,13 @@ CLASSES: dict[str, dict[str, Rule]] = {
     "Rope": {"base": POSITIVE, "pairing": one_of("half", "interleaved")},
     "T5": {"buckets": whole(2), "max_distance": whole(2), "shared": FLAG},
     "Text": {
-        "path": maybe(PATH),
+        "path": maybe(KEPT_PATH),
         "field": maybe(TEXT),
         "hub": maybe(HUB),
         "subset": maybe(TEXT),
         "files": maybe(TEXT),
         "revision": maybe(TEXT),
-        "tokenizer": maybe(PATH),
+        "tokenizer": maybe(KEPT_PATH),
         "bpe": maybe(whole(257)),
         "processes": whole(1),
         "bos": FLAG,
@@ -323,15 +331,16 @@ def _check_paths(cfg: Mapping[str, Any]) -> None:
     }
     for key, remedy in remedies.items():
         path = cfg["task"].get(key) if kind(cfg, "task") else None
-        if path is not None and not Path(path).exists():
+        if path is not None and not Path(path).expanduser().exists():
             raise UserError(f"task.{key}={path}: no such file or folder{_here(path)}; {remedy}")
 
 
 def run_exists(key: str, path: str) -> Path:
     """The run folder at `path`, or a UserError that names the nearest one."""
-    if Path(path, "config.yaml").is_file():
-        return Path(path)
-    what = "has no config.yaml, so it is no run folder" if Path(path).is_dir() else "no such run folder"
+    folder = Path(path).expanduser()
+    if (folder / "config.yaml").is_file():
+        return folder
+    what = "has no config.yaml, so it is no run folder" if folder.is_dir() else "no such run folder"
     runs = sorted(p.parent.as_posix() for p in Path("runs").glob("*/*/config.yaml"))
     remedy = nearest(path, runs) or "must be runs/<study>/<cell>" + (
         "" if runs else ", and there is none yet"

@@ -1,6 +1,7 @@
 """A run folder, runs/<study>/<cell>/: config.yaml, last.ckpt, rows.jsonl, metrics.jsonl, train.log."""
 
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -43,6 +44,20 @@ def finished(cfg: Mapping[str, Any], folder: Path) -> bool:
 
 
 @contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """The run folder for this process alone; the lock goes when the process does, however it ends.
+
+    Raises UserError when another process has it: two of them would overwrite each other's checkpoints and rows.
+    """
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"{folder}: another process is at work on this run: wait for it, or end it") from error
+        yield
+
+
+@contextlib.contextmanager
 def opened(cfg: Mapping[str, Any], folder: Path) -> Iterator[str]:
     """The folder with its configuration in it, for a training. Yields the W&B mode of this process.
 
@@ -55,27 +70,35 @@ def opened(cfg: Mapping[str, Any], folder: Path) -> Iterator[str]:
     path = folder / "config.yaml"
     if path.exists() and training_config(load_config(folder)) != training_config(cfg):
         raise UserError(f"{folder}: holds a run of another configuration: choose another study= or remove the folder")
-    try:
-        store.write_whole(path, yaml.safe_dump(dict(cfg), sort_keys=False).encode())
-        handlers = [logging.FileHandler(folder / "train.log", encoding="utf-8"), logging.StreamHandler(sys.stdout)]
-    except OSError as error:
-        raise UserError(f"{folder}: cannot be written ({error.strerror}): choose another folder or study=") from error
-    handlers[0].setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder))
+            store.write_whole(path, yaml.safe_dump(dict(cfg), sort_keys=False).encode())
+            stack.enter_context(logged(folder / "train.log"))
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be written ({error.strerror}): choose another study=") from error
+        before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+        stack.callback(signal.signal, signal.SIGTERM, before)
+        yield cfg["logger"]["mode"]
+
+
+@contextlib.contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """What the program logs goes to a file and to the terminal; an exception's name to the file as well."""
+    file, terminal = logging.FileHandler(path, encoding="utf-8"), logging.StreamHandler(sys.stdout)
+    file.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     log.setLevel(logging.INFO)
     log.propagate = False
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    for handler in handlers:
-        log.addHandler(handler)
+    log.handlers = [file, terminal]
     try:
-        yield cfg["logger"]["mode"]
+        yield
     except BaseException as error:
-        handlers[0].handle(log.makeRecord(log.name, logging.ERROR, "", 0, f"ended by {error!r}", (), None))
+        file.handle(log.makeRecord(log.name, logging.ERROR, "", 0, f"ended by {error!r}", (), None))
         raise
     finally:
-        signal.signal(signal.SIGTERM, before)
-        for handler in handlers:
-            log.removeHandler(handler)
-            handler.close()
+        log.handlers = []
+        file.close()
 
 
 def reopened(cfg: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:

@@ -23,8 +23,9 @@ def main(cfg: dict) -> None:
         task = build_task(trained)
         model = build_model(trained, task)
         step, _ = load(model, folder / "last.ckpt")
-        rows = list(evaluate_run(trained, task, model, step))
-        added = store.append(folder / "rows.jsonl", rows)
+        with runs.locked(folder):
+            rows = list(evaluate_run(trained, task, model, step))
+            added = store.append(folder / "rows.jsonl", rows)
         print(f"{folder}: {added} of {len(rows)} rows are new")
         with Run(cfg["logger"]["mode"], folder.name, trained["study"], trained) as run:
             run.evaluation(rows)

@@ -4,6 +4,8 @@ python scripts/train.py position=alibi task=text model=tiny train_length=128 see
 python scripts/train.py -m position=nope,rope,alibi seed=0,1
 """
 
+from pathlib import Path
+
 from posenc_train.config import entry, run_folder
 
 
@@ -17,6 +19,7 @@ def main(cfg: dict) -> None:
     from posenc_train.evaluation.run import cost_rows, evaluate_run, longest
     from posenc_train.report import store
     from posenc_train.report.wandb import Run
+    from posenc_train.training.checkpoint import initialise
     from posenc_train.training.fit import fit
 
     folder = run_folder(cfg)
@@ -28,6 +31,8 @@ def main(cfg: dict) -> None:
     model = build_model(cfg, task)
     with runs.opened(cfg, folder) as mode, Run(mode, folder.name, cfg["study"], cfg) as run:
         runs.log.info("%s: %s", folder, runs.describe(task.report(cfg["train_length"], longest(cfg))))
+        if cfg["init"] and not (folder / "last.ckpt").exists():
+            runs.log.info("starting from %s", initialise(model, Path(cfg["init"]).expanduser()))
         seconds = fit(cfg, task, model, build_sampling(cfg), folder, run)
         if runs.RANK:
             return  # another process evaluates and writes

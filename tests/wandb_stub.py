@@ -70,7 +70,7 @@ class Server(ThreadingHTTPServer):
         self.operations: list[str] = []
         self.errors: list[BaseException | None] = []
         self.unknown: list[str] = []  # paths of posts that are none of a run's
-        self.bodies = b""  # of everything received
+        self.upserts: list[dict] = []  # what was said of runs
         self.refuse = self.hang = False
         self.lock = threading.Lock()
         self.number = itertools.count(1)
@@ -110,6 +110,7 @@ class Server(ThreadingHTTPServer):
         return {"serverInfo": {"features": []}}
 
     def on_upsert_bucket(self, variables: dict) -> dict:
+        self.upserts.append(variables)
         inserted = variables["name"] not in self.runs
         run = self.run(variables["name"])
         run.name = variables.get("displayName") or run.name
@@ -199,7 +200,6 @@ class Handler(BaseHTTPRequestHandler):
             self.reply({"errors": [{"message": "user is not logged in", "code": 401}]}, 401)
         else:
             with self.server.lock:
-                self.server.bodies += body
                 answer = serve(body)
             self.reply(answer, 404 if answer is None else 200)
 

@@ -97,6 +97,8 @@ def masked(q, k, v, scheme: PositionScheme, span: Span, scale: float) -> Float[T
         bias = bias_of(scheme, part)
         if bias is not None:
             mask = mask + bias
+        if q.device.type != "cpu":
+            mask = mask.to(q.dtype)  # other devices' kernels want one type
         piece = F.scaled_dot_product_attention(
             q[:, :, first : first + CHUNK], k[:, :, : part.keys], v[:, :, : part.keys], attn_mask=mask, scale=scale
         )

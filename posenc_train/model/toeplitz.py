@@ -36,11 +36,11 @@ def attention(
     learned = vector.requires_grad and torch.is_grad_enabled()
     if q.device.type == "cpu" and not (learned and keys <= MATERIALISE):
         return _Toeplitz.apply(q.flip(2), k, v, vector.contiguous(), start, scale).flip(2)
-    # The kernels of other devices take no overlapping view.
+    # The kernels of other devices take no overlapping view, and no mask of another type than q.
     out = []
     for rows, seen, mask in chunks(vector, queries, keys, start):
         index = torch.arange(mask.shape[2], device=q.device)[:, None] + torch.arange(seen, device=q.device)
-        mask = vector[None, :, rows.start + index]
+        mask = vector[None, :, rows.start + index].to(q.dtype)
         part = q.flip(2)[:, :, rows]
         out.append(F.scaled_dot_product_attention(part, k[:, :, :seen], v[:, :, :seen], attn_mask=mask, scale=scale))
     return torch.cat(out[::-1], dim=2).flip(2)

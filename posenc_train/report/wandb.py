@@ -361,11 +361,7 @@ def _settings(wandb) -> Any:
         disable_job_creation=True,
         save_code=False,
         host="",
-        username="",
-        email="",
         program="",
-        program_relpath="",
-        program_abspath="",
     )
 
 
