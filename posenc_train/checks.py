@@ -342,9 +342,7 @@ def run_exists(key: str, path: str) -> Path:
         return folder
     what = "has no config.yaml, so it is no run folder" if folder.is_dir() else "no such run folder"
     runs = sorted(p.parent.as_posix() for p in Path("runs").glob("*/*/config.yaml"))
-    remedy = nearest(path, runs) or "must be runs/<study>/<cell>" + (
-        "" if runs else ", and there is none yet"
-    )
+    remedy = nearest(path, runs) or "must be runs/<study>/<cell>" + ("" if runs else ", and there is none yet")
     raise UserError(f"{key}={path}: {what}{_here(path)}; {remedy}")
 
 

@@ -28,7 +28,7 @@ def main(cfg: dict) -> None:
             added = store.append(folder / "rows.jsonl", rows)
         print(f"{folder}: {added} of {len(rows)} rows are new")
         with Run(cfg["logger"]["mode"], folder.name, trained["study"], trained) as run:
-            run.evaluation(rows)
+            run.evaluation(store.load(folder / "rows.jsonl"))  # all of them: W&B shows the last table
     print(report.text(report.of(folder)))
 
 

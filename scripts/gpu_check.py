@@ -1,4 +1,4 @@
-"""Checks on one GPU, for one scheme of every hook kind; called by gpu_check.sh. `--device cpu --small` tries the script itself."""
+"""Checks on one GPU, for one scheme of every hook kind; called by gpu_check.sh. `--device cpu --small` tries itself."""
 
 import argparse
 import json
@@ -47,17 +47,27 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("error: no CUDA device is visible: run this on a machine with a GPU (torch.cuda.is_available() is false)")
+        raise SystemExit(
+            "error: no CUDA device is visible: run this on a machine with a GPU (torch.cuda.is_available() is false)"
+        )
     torch.manual_seed(0)
     torch.set_default_device(options.device)
     result = {"environment": environment(options.device)}
-    steps = [(f"{check.__name__}: {kind}", check, kind) for check in (agreement, laws, training, long_evaluation) for kind in KINDS]
+    steps = [
+        (f"{check.__name__}: {kind}", check, kind)
+        for check in (agreement, laws, training, long_evaluation)
+        for kind in KINDS
+    ]
     for name, check, kind in steps:
         began = time.perf_counter()
         try:
             result[name] = check(kind, options.device, options.small)
         except Exception as error:  # the other checks still count
-            result[name] = {"ok": False, "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
+            result[name] = {
+                "ok": False,
+                "error": f"{type(error).__name__}: {error}",
+                "trace": traceback.format_exc()[-2000:],
+            }
         result[name]["seconds"] = round(time.perf_counter() - began, 2)
         options.out.write_text(json.dumps(result, indent=1))
         print(name, json.dumps({k: v for k, v in result[name].items() if k != "trace"}), flush=True)
@@ -128,7 +138,9 @@ def laws(kind: str, device: str, small: bool) -> dict:
         "left padding": difference(model(ids, pos=pos, doc=doc)[:, 7:], model(ids[:, 7:])),
     }
     whole.square().mean().backward()
-    gradients = all(p.grad is not None and torch.isfinite(p.grad).all() and p.grad.any() for p in model.positions.parameters())
+    gradients = all(
+        p.grad is not None and torch.isfinite(p.grad).all() and p.grad.any() for p in model.positions.parameters()
+    )
     return {"ok": max(found.values()) <= 1e-4 and gradients, "differences": found, "gradients": gradients}
 
 

@@ -1,5 +1,6 @@
 """What holds for every test: no network, nothing of the user's, one thread, shapes and types checked."""
 
+import logging
 import os
 import shutil
 import socket
@@ -63,11 +64,21 @@ def no_network():
     assert not refused, f"asked for {refused}"
 
 
+@pytest.fixture(autouse=True)
+def own_logging():
+    """Takes back what Hydra's --info does to its process: debug logging, to a stream that pytest then closes."""
+    root = logging.getLogger()
+    before, level = set(root.handlers), root.level
+    yield
+    for handler in set(root.handlers) - before:
+        if type(handler) is logging.StreamHandler:
+            root.removeHandler(handler)
+    root.setLevel(level)
+
+
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="run the tests that take minutes as well")
-    parser.addoption(
-        "--own", metavar="MODULE.CLASS", help="put this scheme on PYTHONPATH through test_laws.py"
-    )
+    parser.addoption("--own", metavar="MODULE.CLASS", help="put this scheme on PYTHONPATH through test_laws.py")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -10,7 +10,14 @@ from pathlib import Path
 from posenc_train.config import check, compose
 
 ROOT = Path(__file__).resolve().parent.parent
-NANO = ["model=nano", "train_length=16", "optim.steps=12", "optim.batch_size=4", "task.windows=4", "trainer.log_every=4"]
+NANO = [
+    "model=nano",
+    "train_length=16",
+    "optim.steps=12",
+    "optim.batch_size=4",
+    "task.windows=4",
+    "trainer.log_every=4",
+]
 
 
 def run(script: str, *overrides: str) -> dict:
@@ -24,7 +31,9 @@ def run(script: str, *overrides: str) -> dict:
 def start(script: str, *overrides: str) -> BaseProcess:
     """`run` in a process of its own, in the current folder, forked from a server that has imported everything once."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["posenc_train.training.fit", "posenc_train.report.figures", "posenc_train.tasks.text"])
+    context.set_forkserver_preload(
+        ["posenc_train.training.fit", "posenc_train.report.figures", "posenc_train.tasks.text"]
+    )
     process = context.Process(target=_run_quietly, args=(script, *overrides))
     process.start()
     return process

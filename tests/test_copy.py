@@ -133,4 +133,7 @@ def test_beyond_reach_is_said_and_not_run():
     rows = list(evaluate(Transformer(dims, 27, 2, [Learned(dims)]), task, [15, 30], {"free_running": {}}, 15, 120))
     assert [row.status for row in rows] == ["ok"] * 3 + ["beyond reach"] * 3
     assert all(row.total is None and row.count == 0 for row in rows[3:])
-    assert all(row.status == "ok" for row in evaluate(Transformer(dims, 27, 2, [Nope(dims)]), task, [30], {"free_running": {}}, 15, 120))
+    assert all(
+        row.status == "ok"
+        for row in evaluate(Transformer(dims, 27, 2, [Nope(dims)]), task, [30], {"free_running": {}}, 15, 120)
+    )

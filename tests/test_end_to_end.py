@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import wandb_offline
 import yaml
 from running import NANO, ROOT, run
 
@@ -24,7 +25,11 @@ def rows_in(folder: Path) -> list[dict]:
 
 def command(script: str, *overrides: str, cwd: Path) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, ROOT / "scripts" / f"{script}.py", *overrides], cwd=cwd, capture_output=True, text=True, timeout=250
+        [sys.executable, ROOT / "scripts" / f"{script}.py", *overrides],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=250,
     )
 
 
@@ -171,6 +176,25 @@ def test_compare_writes_tables_and_figures(in_study):
     assert all(kind in names for kind in ("perplexity", "loss_by_position", "accuracy"))
 
 
+def test_wandb_has_the_numbers_of_the_rows(in_study):
+    """Read back from W&B's own files: one run a training, its configuration, curves and rows, its end."""
+    stored = {run.run["display_name"]: run for run in wandb_offline.runs(Path("runs"))}
+    assert len(stored) == len(list(Path("runs/wandb").glob("offline-run-*"))) == 4
+    for position in ("alibi", "t5"):
+        folder = folder_of(position)
+        run = stored[folder.name]
+        assert run.exit_code == 0 and run.config == yaml.safe_load((folder / "config.yaml").read_text())
+        metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert run.curve("train/loss", "train/step") == {line["step"]: line["loss"] for line in metrics}
+        rows = [row for row in rows_in(folder) if row["length"] in (16, 32, 64, 128)]
+        for protocol in ("nonoverlapping", "same_targets(k=8)"):
+            curve = run.curve(f"eval/{protocol.partition('(')[0]}/perplexity", "eval/length")
+            scored = [row for row in rows if row["protocol"] == protocol]
+            assert curve == {row["length"]: pytest.approx(math.exp(row["total"] / row["count"])) for row in scored}
+        columns, table = run.table("eval/rows")
+        assert tuple(columns) == FIELDS and len(table) == len(rows)
+
+
 def test_a_study_that_does_not_exist(in_study):
     with pytest.raises(UserError, match=r"study=nowhere.*s"):
         run("compare", "study=nowhere")
@@ -202,7 +226,10 @@ def test_interrupted_training_continues_to_the_same_weights(tmp_path, monkeypatc
     a, b = (torch.load(root / folder / "last.ckpt", weights_only=True)["state_dict"] for root in (whole, broken))
     assert all(torch.equal(a[key], b[key]) for key in a)
     assert "continuing from step 5" in (folder / "train.log").read_text()
-    losses = [[json.loads(line)["loss"] for line in (root / folder / "metrics.jsonl").read_text().splitlines()] for root in (whole, broken)]
+    losses = [
+        [json.loads(line)["loss"] for line in (root / folder / "metrics.jsonl").read_text().splitlines()]
+        for root in (whole, broken)
+    ]
     assert losses[0][-1] == losses[1][-1] and len(losses[0]) == len(losses[1]) == 3
     scores = [
         {row["length"]: row["total"] for row in rows_in(root / folder) if row["protocol"] == "nonoverlapping"}
@@ -279,7 +306,7 @@ def test_a_study_of_an_experiment(tmp_path):
 
 def test_one_failing_cell_does_not_stop_the_others(tmp_path):
     """What fails is said at the end, with the reason, and by the exit code too."""
-    grid = "experiment.grid=['study=q task=copy position=nope','study=q task=copy position=own position._target_=nowhere.Wave']"
-    done = command("reproduce", grid, *SMALL, "logger=none", cwd=tmp_path)
+    lines = ["study=q task=copy position=nope", "study=q task=copy position=own position._target_=nowhere.Wave"]
+    done = command("reproduce", f"experiment.grid={lines}", *SMALL, "logger=none", cwd=tmp_path)
     assert done.returncode == 2 and "1 cells failed" in done.stderr and "nowhere.Wave" in done.stderr
     assert len(list((tmp_path / "runs" / "q").glob("*/rows.jsonl"))) == 1

@@ -139,9 +139,17 @@ def test_field_bug_56_the_same_command_twice_at_once(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "override, means",
-    [("lengths=512", [512]), ("lengths=[]", UserError), ("lengths=", UserError), ("lengths=None", UserError),
-     ("init=None", UserError), ("model.qk_norm=on", UserError), ("lengths=[64.5]", UserError), ("+lengths.2=512", UserError)],
-)  # fmt: skip
+    [
+        ("lengths=512", [512]),
+        ("lengths=[]", UserError),
+        ("lengths=", UserError),
+        ("lengths=None", UserError),
+        ("init=None", UserError),
+        ("model.qk_norm=on", UserError),
+        ("lengths=[64.5]", UserError),
+        ("+lengths.2=512", UserError),
+    ],
+)
 def test_field_bug_58_an_override_has_its_obvious_meaning_or_is_refused(override, means):
     from posenc_train.config import check
 

@@ -47,7 +47,9 @@ def make(settings: dict, dims: Dims = DIMS) -> PositionScheme:
 
 def model_with(settings: dict, backend: str = "auto", dims: Dims = DIMS) -> Transformer:
     first = make(settings, dims)
-    schemes = [first] if first.shared else [first] + [construct("position", settings, dims) for _ in range(dims.layers - 1)]
+    schemes = (
+        [first] if first.shared else [first] + [construct("position", settings, dims) for _ in range(dims.layers - 1)]
+    )
     torch.manual_seed(1)
     return Transformer(dims, vocab=11, marks=2, schemes=schemes, attention=backend).eval()
 
@@ -148,7 +150,9 @@ def test_cache(name, settings):
         pieces = ids.split([5, 1, 1, 10, 7], dim=1)
         assert close(torch.cat([model(piece, cache=cache) for piece in pieces], dim=1), whole)
         places = pos.split([5, 1, 1, 10, 7], dim=1)
-        assert close(torch.cat([model(i, pos=p, cache=named) for i, p in zip(pieces, places, strict=True)], dim=1), whole)
+        assert close(
+            torch.cat([model(i, pos=p, cache=named) for i, p in zip(pieces, places, strict=True)], dim=1), whole
+        )
         text = ids[:, :6]
         for _ in range(5):
             text = torch.cat([text, model(text)[:, -1:].argmax(-1)], dim=1)

@@ -40,7 +40,9 @@ def test_the_fused_kernel_is_taken(scheme, length):
     if scheme is T5 and length == 64:
         assert "aten::_softmax" in counts
     else:
-        assert counts["aten::_scaled_dot_product_flash_attention_for_cpu"] == -(-length // toeplitz.CHUNK if made.by_distance else -1)
+        assert counts["aten::_scaled_dot_product_flash_attention_for_cpu"] == -(
+            -length // toeplitz.CHUNK if made.by_distance else -1
+        )
         assert counts["aten::_scaled_dot_product_flash_attention_for_cpu_backward"] > 0
         assert "aten::_softmax" not in counts
 
@@ -83,7 +85,9 @@ def test_attention_in_float64_by_brute_force():
     out = attend(q, k, v, Alibi(DIMS), Span.of(7), "reference").double()
     for head, slope in enumerate((2**-2, 2**-4, 2**-6, 2**-8)):
         for i in range(7):
-            scores = [float(q[0, head, i].double() @ k[0, head, j].double()) / 8**0.5 - slope * (i - j) for j in range(i + 1)]
+            scores = [
+                float(q[0, head, i].double() @ k[0, head, j].double()) / 8**0.5 - slope * (i - j) for j in range(i + 1)
+            ]
             weights = torch.tensor(scores, dtype=torch.float64).softmax(0)
             assert torch.allclose(weights @ v[0, head, : i + 1].double(), out[0, head, i], atol=1e-6)
 
@@ -130,7 +134,10 @@ def test_embeddings_enter_with_unit_variance():
 
 
 def test_one_scheme_for_all_layers_or_one_each():
-    shared, own = (build_model(compose("train", ["model=tiny", "position=t5", f"position.shared={s}"]), Bytes()) for s in ("true", "false"))
+    shared, own = (
+        build_model(compose("train", ["model=tiny", "position=t5", f"position.shared={s}"]), Bytes())
+        for s in ("true", "false")
+    )
     assert len(shared.positions) == 1 and len(own.positions) == 3
     assert {own.scheme(layer) for layer in range(3)} == set(own.positions)
 

@@ -1,5 +1,5 @@
-"""Every command of README.md is run, with overrides appended that only shrink it; those that need a cluster, a login or a
-download stand in blocks marked so, and their configuration is composed and checked."""
+"""Every command of README.md is run, with overrides appended that only shrink it; those that need a cluster, a login
+or a download stand in blocks marked so, and their configuration is composed and checked."""
 
 import os
 import re
@@ -47,7 +47,11 @@ def shrunk(command: str) -> str:
 
 def schemes_in_readme() -> dict[str, str]:
     """The Python blocks that define a scheme: file name -> text."""
-    return {f"{m[1].lower()}.py": text for lang, _, text in BLOCKS if lang == "python" and (m := re.search(r"class (\w+)\(", text))}
+    return {
+        f"{m[1].lower()}.py": text
+        for lang, _, text in BLOCKS
+        if lang == "python" and (m := re.search(r"class (\w+)\(", text))
+    }
 
 
 @pytest.fixture(scope="module")

@@ -46,9 +46,7 @@ def row(**changes) -> Row:
 def save(folder: Path, rows: list[Row]) -> Path:
     """Rows into runs/<study>/<cell>/rows.jsonl below `folder`; returns the study's folder."""
     for cell in dict.fromkeys(r.cell for r in rows):
-        store.append(
-            folder / "runs" / rows[0].study / cell / "rows.jsonl", [r for r in rows if r.cell == cell]
-        )
+        store.append(folder / "runs" / rows[0].study / cell / "rows.jsonl", [r for r in rows if r.cell == cell])
     return folder / "runs" / rows[0].study
 
 
@@ -220,22 +218,16 @@ def quickstart(rng: random.Random, seeds: int = 1) -> list[Row]:
                 status = "beyond reach" if scheme == "learned" and n > 128 else "ok"
                 for protocol, count in (("nonoverlapping", 65536), ("same_targets(k=64)", 4096)):
                     total = count * rng.uniform(1.9, 3.5)
-                    rows.append(
-                        row(protocol=protocol, length=n, total=total, count=count, status=status, **more)
-                    )
+                    rows.append(row(protocol=protocol, length=n, total=total, count=count, status=status, **more))
                 if status != "ok":
                     rows.append(row(protocol="per_position", length=n, status=status, **more))
                     continue
                 for first in [*range(64), *range(64, n, 64)]:
                     last = first if first < 64 else first + 63
                     place = {"protocol": "per_position", "slice": {"position": [first, last]}, "length": n}
-                    rows.append(
-                        row(total=rng.uniform(100, 300) * (last - first + 1), count=64, **place, **more)
-                    )
+                    rows.append(row(total=rng.uniform(100, 300) * (last - first + 1), count=64, **place, **more))
             if scheme not in ("learned", "t5"):
-                for r in copies(
-                    scheme, [rng.choice((0.5, 0.97)), *(rng.random() for _ in range(3))], seed=seed
-                ):
+                for r in copies(scheme, [rng.choice((0.5, 0.97)), *(rng.random() for _ in range(3))], seed=seed):
                     rows.append(replace(r, slice={"size": (r.length - 3) // 2}))
     return rows
 
@@ -250,9 +242,7 @@ def test_every_number_of_the_table_follows_from_the_lines_of_the_rows(tmp_path, 
 
     lines = [json.loads(x) for f in study.glob("*/rows.jsonl") for x in f.read_text().splitlines()]
     learned = {
-        x["cell"]: x["total"] / x["count"] >= 0.95
-        for x in lines
-        if x["metric"] == "token" and x["length"] == 51
+        x["cell"]: x["total"] / x["count"] >= 0.95 for x in lines if x["metric"] == "token" and x["length"] == 51
     }
     expected: dict[tuple, list] = {}
     costs: dict[tuple, list] = {}
@@ -274,9 +264,7 @@ def test_every_number_of_the_table_follows_from_the_lines_of_the_rows(tmp_path, 
 
     assert len(written) == len(expected) == 6 * 4 * 3 + 4 * 4 * 3
     for line in written:
-        values = expected[
-            line["task"], line["protocol"], line["quantity"], line["scheme"], int(line["length"])
-        ]
+        values = expected[line["task"], line["protocol"], line["quantity"], line["scheme"], int(line["length"])]
         assert int(line["n"]) == len(values) == seeds
         assert float(line["factor"]) == int(line["length"]) / int(line["train_length"])
         failed = values.count("not learned")
@@ -292,24 +280,17 @@ def test_every_number_of_the_table_follows_from_the_lines_of_the_rows(tmp_path, 
         if line["task"] == "text":
             seconds = costs[line["scheme"], "seconds"]
             assert float(line["seconds"]) == pytest.approx(statistics.mean(seconds))
-            assert float(line["tokens_per_second"]) == pytest.approx(
-                statistics.mean(1e6 / s for s in seconds)
-            )
+            assert float(line["tokens_per_second"]) == pytest.approx(statistics.mean(1e6 / s for s in seconds))
             assert (float(line["parameters"]), line["tokens_seen"]) == (167_936, "1000000")
 
 
 def test_perplexity_is_divided_once_and_averaged_over_seeds_afterwards(tmp_path):
-    rows = [
-        row(seed=s, total=t, count=n)
-        for s, t, n in ((0, 100 * math.log(4), 100), (1, 300 * math.log(16), 300))
-    ]
+    rows = [row(seed=s, total=t, count=n) for s, t, n in ((0, 100 * math.log(4), 100), (1, 300 * math.log(16), 300))]
     study = save(tmp_path, rows)
     configure(study, rows)
     of = tables.summary(store.read(study))
     value = {c["quantity"]: (float(c["value"]), float(c["sd"]), c["count"]) for c in cells(of)}
-    assert value["perplexity"][:2] == pytest.approx(
-        (10.0, statistics.stdev([4, 16])), rel=1e-12
-    )  # not exp(mean) = 8
+    assert value["perplexity"][:2] == pytest.approx((10.0, statistics.stdev([4, 16])), rel=1e-12)  # not exp(mean) = 8
     assert value["bits per byte"][:2] == pytest.approx((3.0, statistics.stdev([2, 4])), rel=1e-12)
     assert value["perplexity"][2] == "100, 300"
     text = formats.render(of)
@@ -383,9 +364,7 @@ def test_extensions_samplings_and_lengths_are_told_apart(tmp_path):
 
 @pytest.mark.parametrize("key", ["data", "code", "eval_hash"])
 def test_seeds_of_other_data_or_code_are_shown_marked_and_never_averaged(tmp_path, key):
-    rows = [
-        row(seed=s, total=100 * t, **{key: k}) for s, t, k in ((0, 1, "aaa"), (1, 2, "aaa"), (2, 3, "bbb"))
-    ]
+    rows = [row(seed=s, total=100 * t, **{key: k}) for s, t, k in ((0, 1, "aaa"), (1, 2, "aaa"), (2, 3, "bbb"))]
     study = save(tmp_path, rows)
     configure(study, rows)
     of = tables.summary(store.read(study))
@@ -408,18 +387,12 @@ def test_nothing_is_marked_where_nothing_differs(tmp_path):
 
 def test_other_evaluation_data_at_one_length_are_marked_for_text_and_expected_for_copying(tmp_path):
     text = [
-        row(scheme=s, length=n, eval_hash=h)
-        for s in ("rope", "t5")
-        for n, h in ((128, "a"), (256, "a"), (512, "b"))
+        row(scheme=s, length=n, eval_hash=h) for s in ("rope", "t5") for n, h in ((128, "a"), (256, "a"), (512, "b"))
     ]
     copying = [row(**COPY, length=n, eval_hash=h) for n, h in ((51, "x"), (102, "y"))]
     of = report(tmp_path, text + copying)
     marked = {
-        (t.quantity, c.length)
-        for t in of.tables
-        for ln in t.lines
-        for c, cell in ln.cells.items()
-        if cell.marked
+        (t.quantity, c.length) for t in of.tables for ln in t.lines for c, cell in ln.cells.items() if cell.marked
     }
     assert marked == {("perplexity", 512), ("bits per byte", 512)}
     assert "at 4x 512" in " ".join(formats.render(of).split())
@@ -577,17 +550,13 @@ def test_a_terminal_of_80_columns_is_enough(tmp_path, rows):
             "tok/s",
             *(str(column.length) for column in table.columns),
         } <= set(words)
-        shown = [
-            word for line in table.lines for cell in formats._texts(table, line) for word in cell.split()
-        ]
+        shown = [word for line in table.lines for cell in formats._texts(table, line) for word in cell.split()]
         assert all(words.count(word) >= shown.count(word) for word in set(shown)), "a cell is cut"
     assert max(widths(formats.render(of, 60))) <= 60
 
 
 def test_a_title_says_how_a_number_was_made(tmp_path):
-    of = report(
-        tmp_path, [row(protocol="same_targets(k=64)", count=4096), row(count=4096), *copies("rope", [1])]
-    )
+    of = report(tmp_path, [row(protocol="same_targets(k=64)", count=4096), row(count=4096), *copies("rope", [1])])
     titles = [" ".join(formats.title(table)) for table in of.tables]
     assert len(titles) == 6
     for part in (
@@ -661,9 +630,7 @@ def test_loss_by_position_adds_up_sums_and_counts(tmp_path):
     points = figures._buckets(of.curves[0].curves[0])
     members: dict[int, list[Row]] = {}
     for i, r in enumerate(rows):
-        members.setdefault(
-            max(k for k in range(13) if 2 ** (k / figures.PER_OCTAVE) <= i + 1 + 1e-6), []
-        ).append(r)
+        members.setdefault(max(k for k in range(13) if 2 ** (k / figures.PER_OCTAVE) <= i + 1 + 1e-6), []).append(r)
     expected = [sum(r.total for r in part) / sum(r.count for r in part) for part in members.values()]
     assert points["mean"].tolist() == pytest.approx(expected)
     drawn = figures.loss_by_position(of.curves[0]).axes[0].lines[0].get_ydata()
@@ -675,8 +642,7 @@ def test_what_has_not_learned_is_dashed(tmp_path):
     figure = figures.against_length([t for t in of.tables if t.quantity == "token accuracy"], "accuracy")
     legend = figure.axes[0].get_legend()
     looks = {
-        text.get_text(): line.get_linestyle()
-        for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
+        text.get_text(): line.get_linestyle() for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
     }
     assert looks == {"rope": "-", "nope (not learned)": "--"}
 
@@ -708,7 +674,5 @@ def test_a_scheme_looks_the_same_in_every_figure_and_like_no_other(tmp_path):
 
 
 def test_reports_need_no_torch():
-    code = (
-        "import sys, posenc_train.report.figures, posenc_train.report.formats; exit('torch' in sys.modules)"
-    )
+    code = "import sys, posenc_train.report.figures, posenc_train.report.formats; exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1], timeout=60)

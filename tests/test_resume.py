@@ -1,5 +1,6 @@
 """Kill the training at any moment and run the same command again: weights and rows are those of an undisturbed run."""
 
+import contextlib
 import json
 import os
 import random
@@ -104,14 +105,16 @@ def test_sigterm_to_the_command(tmp_path):
     """The same seen from a shell: the exit code, and one line instead of a traceback."""
     arguments = [*RUN[:4], "optim.steps=100000", "trainer.log_every=1", "logger=none"]
     with subprocess.Popen(
-        [sys.executable, ROOT / "scripts" / "train.py", *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, ROOT / "scripts" / "train.py", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         metrics = tmp_path / run_folder(compose("train", arguments)) / "metrics.jsonl"
         while lines(metrics) < 2 and process.poll() is None:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=0.05)
-            except subprocess.TimeoutExpired:
-                pass
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 143 and "Traceback" not in said

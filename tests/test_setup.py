@@ -165,9 +165,7 @@ def test_without_a_fitting_python_one_line_says_what_is_needed(with_pip):
         assert "Python 3.11 to 3.14" in printed and python in printed and "PYTHON=" in printed
 
 
-@pytest.mark.skipif(
-    not shutil.which("flock"), reason="two set-ups at once wait for each other only where flock exists"
-)
+@pytest.mark.skipif(not shutil.which("flock"), reason="two set-ups at once wait for each other only where flock exists")
 def test_two_set_ups_at_once_install_once(with_pip):
     with_pip.calls_file.write_text("")
     both = [with_pip.start("setup", SLOW="0.5") for _ in range(2)]
@@ -195,11 +193,7 @@ def test_uv_gets_the_settings_of_pip_in_its_own_words(tmp_path):
     shutil.rmtree(checkout.root / ".venv")
     checkout.run(**settings, UV_INDEX_URL="https://own.example", UV_FIND_LINKS="/own", PIP_NO_INDEX="1")
     told = Path(f"{checkout.calls_file}.uv").read_text()
-    assert (
-        "UV_DEFAULT_INDEX" not in told
-        and "UV_FIND_LINKS=/own\n" in told
-        and "--no-index" in checkout.calls()[1]
-    )
+    assert "UV_DEFAULT_INDEX" not in told and "UV_FIND_LINKS=/own\n" in told and "--no-index" in checkout.calls()[1]
 
 
 def test_arguments_are_handed_on(with_pip):
@@ -251,9 +245,7 @@ def imported(path: Path) -> set[str]:
     """The first part of every module that a file imports."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [
-        node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level
-    ]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level]
     return {name.partition(".")[0] for name in names}
 
 
@@ -267,9 +259,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
 
 def test_no_script_hides_a_module_that_python_or_a_package_needs():
     names = {path.stem for path in (ROOT / "scripts").glob("*.py")}
-    assert names and not names & (
-        sys.stdlib_module_names | importlib.metadata.packages_distributions().keys()
-    )
+    assert names and not names & (sys.stdlib_module_names | importlib.metadata.packages_distributions().keys())
 
 
 def test_the_wheel_holds_configuration_and_data(tmp_path):
@@ -344,6 +334,4 @@ def test_tests_have_no_network_and_a_home_of_their_own():
     conftest.refused.clear()
     with socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname()).close()
-    assert (
-        Path(os.environ["HF_HOME"]).is_relative_to(conftest.SCRATCH) and os.environ["WANDB_MODE"] == "offline"
-    )
+    assert Path(os.environ["HF_HOME"]).is_relative_to(conftest.SCRATCH) and os.environ["WANDB_MODE"] == "offline"

@@ -109,7 +109,7 @@ def test_a_study_name_in_a_configuration_cannot_lead_elsewhere(folder, tmp_path)
 
 
 def test_nothing_written_tells_who_or_where(tmp_path):
-    """No host, user, home folder or key in any file of a run, whatever of them the command line and environment hold."""
+    """No host, user, home folder or key in any file of a run, whatever the command line and environment hold."""
     home = tmp_path / "home" / "miriam"
     (home / "texts").mkdir(parents=True)
     (home / "texts" / "a.txt").write_text("the quick brown fox " * 400)

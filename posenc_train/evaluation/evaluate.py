@@ -180,9 +180,7 @@ def free_running(model: Transformer, task: Task, length: int, tokens: int) -> It
         return
     device = next(model.parameters()).device
     batch = max(1, 4 * tokens // length)
-    said = torch.cat(
-        [generate(model, part.to(device), size + 1).cpu() for part in examples.prompts.split(batch)]
-    )
+    said = torch.cat([generate(model, part.to(device), size + 1).cpu() for part in examples.prompts.split(batch)])
     running = (said == task.end).cumsum(1) == 0  # no end mark up to here
     right = (said == examples.answers)[:, :size] & running[:, :size]
     stops = running[:, :size].all(1) & (said[:, size] == task.end)

@@ -64,18 +64,14 @@ class Row:
         if not isinstance(self.slice, dict):
             raise ValueError(f"slice must be an object, not {self.slice!r}")
         if self.version != VERSION:
-            raise ValueError(
-                f"version {self.version} rows cannot be read; this program reads version {VERSION}"
-            )
+            raise ValueError(f"version {self.version} rows cannot be read; this program reads version {VERSION}")
         if self.status not in STATUSES:
             raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {self.status!r}")
         if self.status != "ok":
             if self.total is not None or self.count != 0:
                 raise ValueError(f"status {self.status!r} needs total null and count 0")
         elif self.total is None or not math.isfinite(self.total) or self.count < 1:
-            raise ValueError(
-                f"status 'ok' needs a finite total and a count, not {self.total!r} and {self.count!r}"
-            )
+            raise ValueError(f"status 'ok' needs a finite total and a count, not {self.total!r} and {self.count!r}")
         else:
             object.__setattr__(self, "total", float(self.total))
 

@@ -1,6 +1,5 @@
 """Which positions the tokens of a row are given. One idea a class; every scheme works under every sampling."""
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 

@@ -85,9 +85,7 @@ def _together(report: Report, quantities: tuple[str, ...]) -> list[list[Table]]:
     """The tables of these quantities that hold any number, by (task, model, train length)."""
     groups: dict[tuple, list[Table]] = {}
     for table in report.tables:
-        if table.quantity in quantities and any(
-            _drawn(cell) for ln in table.lines for cell in ln.cells.values()
-        ):
+        if table.quantity in quantities and any(_drawn(cell) for ln in table.lines for cell in ln.cells.values()):
             groups.setdefault((table.task, table.model, table.train_length), []).append(table)
     return list(groups.values())
 
@@ -173,9 +171,7 @@ def _buckets(curve: Curve) -> pd.DataFrame:
     sums = points.groupby(["bucket", "seed"]).agg(parts)
     sums = sums.assign(x=np.sqrt(sums["first"] * sums["last"]), loss=sums["total"] / sums["count"])
     buckets = sums.groupby("bucket")
-    return pd.DataFrame(
-        {"x": buckets["x"].mean(), "mean": buckets["loss"].mean(), "sd": buckets["loss"].std()}
-    )
+    return pd.DataFrame({"x": buckets["x"].mean(), "mean": buckets["loss"].mean(), "sd": buckets["loss"].std()})
 
 
 # ---- parts of them ---------------------------------------------------------------------------------------
@@ -189,9 +185,7 @@ def _panels(n: int) -> tuple[Figure, list[Axes]]:
 
 def _line(axes: Axes, line: Line, style: Style) -> float:
     """Draws a line's numbers and returns the last one (-inf if there is none)."""
-    points = [
-        (c.length, cell.value, cell.sd or 0.0) for c, cell in sorted(line.cells.items()) if _drawn(cell)
-    ]
+    points = [(c.length, cell.value, cell.sd or 0.0) for c, cell in sorted(line.cells.items()) if _drawn(cell)]
     if not points:
         return -math.inf
     x, y, sd = np.array(points).T
@@ -224,9 +218,7 @@ def _log_axis(axes: Axes) -> None:
     low, high = axes.get_ylim()
     decades = math.log10(high / low)
     steps = (1, 2, 3, 5, 7) if decades < 1.2 else (1, 2, 5) if decades < 2 else (1,)
-    axes.yaxis.set_major_locator(
-        MaxNLocator(7, steps=(1, 2, 5, 10)) if decades < 0.7 else LogLocator(subs=steps)
-    )
+    axes.yaxis.set_major_locator(MaxNLocator(7, steps=(1, 2, 5, 10)) if decades < 0.7 else LogLocator(subs=steps))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.6g}" if y < 1e5 else f"{y:.0e}"))
 

@@ -144,9 +144,5 @@ def _nothing(folder: Path) -> str:
     if waiting:
         return f"study={folder.name}: none of its {len(waiting)} runs has rows yet: let a run finish first"
     there = [name for name in studies(folder.parent) if name != folder.name]
-    known = (
-        f"studies in {folder.parent}: {', '.join(there)}" if there else f"{folder.parent} holds no study yet"
-    )
-    return (
-        f"study={folder.name}: no runs in {folder}; {known}; scripts/train.py study={folder.name} makes one"
-    )
+    known = f"studies in {folder.parent}: {', '.join(there)}" if there else f"{folder.parent} holds no study yet"
+    return f"study={folder.name}: no runs in {folder}; {known}; scripts/train.py study={folder.name} makes one"

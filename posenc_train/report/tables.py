@@ -143,17 +143,13 @@ def summary(frame: pd.DataFrame, gate: float = 0.95) -> Report:
     losses = [row | {"quantity": "loss"} for row in rows if bare(row["protocol"]) == "per_position"]
     scores = [score for row in rows for score in _scores(row)]
     costs = _costs(training)
-    tables = [
-        _table(key, of_table, costs, gate) for key, of_table in _grouped(_gated(scores, gate), _TABLE).items()
-    ]
+    tables = [_table(key, of_table, costs, gate) for key, of_table in _grouped(_gated(scores, gate), _TABLE).items()]
     curves = [_curves(key, of_table) for key, of_table in _grouped(losses, _TABLE).items()]
     unfinished = frame.attrs.get("unfinished", ())
     return Report(
         studies=tuple(sorted({row["study"] for row in rows})),
         tables=tuple(sorted(tables, key=_table_order)),
-        curves=tuple(
-            sorted(curves, key=lambda c: (_rank(TASKS, c.task), c.model, c.train_length, c.protocol))
-        ),
+        curves=tuple(sorted(curves, key=lambda c: (_rank(TASKS, c.task), c.model, c.train_length, c.protocol))),
         notes=(f"runs without rows, not in these tables: {', '.join(unfinished)}",) if unfinished else (),
     )
 
@@ -214,11 +210,7 @@ def _gated(scores: list[Record], gate: float) -> Iterator[Record]:
             if key not in judges or rank >= judges[key][0]:
                 judges[key] = rank, row["value"]
     for row in scores:
-        asked = (
-            row["quantity"] in NAMES.values()
-            and row["length"] > row["train_length"]
-            and row["status"] == "ok"
-        )
+        asked = row["quantity"] in NAMES.values() and row["length"] > row["train_length"] and row["status"] == "ok"
         key = tuple(row[name] for name in _MODEL)
         if asked and key not in judges:
             yield row | {"status": "1x not measured"}

@@ -61,8 +61,7 @@ class Run:
     A training that is resumed is a further segment of the same run: root/study/cell/wandb.id says which run.
     A segment begins with what metrics.jsonl beside it has and no earlier segment (online: the server) has,
     and passes over steps that are logged already, so that each step is sent once however often the training
-    was killed.
-    A folder that was deleted and trained anew is another run. id: in place of the one in the file.
+    was killed. A folder that was deleted and trained anew is another run. id: in place of the one in the file.
 
     Leaving by an exception (KeyboardInterrupt, and SystemExit unless its code is 0) marks the run failed.
     """
@@ -360,6 +359,7 @@ def _settings(wandb) -> Any:
         disable_code=True,
         disable_job_creation=True,
         save_code=False,
+        table_raise_on_max_row_limit_exceeded=True,  # 200,000; W&B would cut the table and tell nobody
         host="",
         program="",
     )

@@ -37,9 +37,7 @@ class Copy(Task):
     shortest = 5
     marks = 2
 
-    def __init__(
-        self, alphabet: int = 26, examples: int = 128, longest: int | None = None, eval_seed: int = 0
-    ):
+    def __init__(self, alphabet: int = 26, examples: int = 128, longest: int | None = None, eval_seed: int = 0):
         if alphabet < 2:
             raise UserError(f"task.alphabet={alphabet}: must be at least 2")
         self.examples_count, self.longest, self.eval_seed = examples, longest, eval_seed
@@ -50,9 +48,7 @@ class Copy(Task):
     def size(self, length: int) -> int:
         """Letters that fit `length` fed tokens. Raises UserError below the shortest length."""
         if length < self.shortest:
-            raise UserError(
-                f"length {length}: the smallest length of copy is {self.shortest} tokens (one letter)"
-            )
+            raise UserError(f"length {length}: the smallest length of copy is {self.shortest} tokens (one letter)")
         return (length - 3) // 2
 
     def batch(self, seed: int, step: int, rows: range, length: int) -> Batch:

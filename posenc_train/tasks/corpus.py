@@ -67,9 +67,7 @@ class Documents:
     """A sequence of one-dimensional arrays that are not copied: documents, or parts of them, of a
     `Mapped`."""
 
-    def __init__(
-        self, mapped: Mapped, chunk: np.ndarray, first: np.ndarray, lengths: np.ndarray, rows: np.ndarray
-    ):
+    def __init__(self, mapped: Mapped, chunk: np.ndarray, first: np.ndarray, lengths: np.ndarray, rows: np.ndarray):
         self._mapped, self._chunk, self._first = mapped, chunk, first
         self.lengths = lengths  # int64 [documents]
         self.rows = rows  # int64 [documents]: which document of the source each one is
@@ -94,9 +92,7 @@ class Documents:
 
     def take(self, keep: np.ndarray) -> "Documents":
         """The documents at the indices `keep`."""
-        return Documents(
-            self._mapped, self._chunk[keep], self._first[keep], self.lengths[keep], self.rows[keep]
-        )
+        return Documents(self._mapped, self._chunk[keep], self._first[keep], self.lengths[keep], self.rows[keep])
 
     def cut(self, at: int) -> tuple["Documents", "Documents"]:
         """Every document in two: its first `at` items, and the rest."""
@@ -115,9 +111,7 @@ def standard_library() -> list[File]:
     root = sysconfig.get_paths()["stdlib"]
     names = [name for name in walk(root, NOT_LIBRARY) if name.endswith(".py")]
     if not names:
-        raise UserError(
-            f"task.path=null: this Python has no library source in {root}; give a text file or folder"
-        )
+        raise UserError(f"task.path=null: this Python has no library source in {root}; give a text file or folder")
     return manifest(root, names)
 
 
@@ -127,14 +121,10 @@ def local(path: str) -> list[File]:
     if os.path.isfile(where):
         return manifest(os.path.dirname(where), [os.path.basename(where)])
     if not os.path.isdir(where):
-        raise UserError(
-            f"task.path={path}: no such file or folder; give a text file or a folder of text files"
-        )
+        raise UserError(f"task.path={path}: no such file or folder; give a text file or a folder of text files")
     names = walk(where)
     if not names:
-        raise UserError(
-            f"task.path={path}: the folder holds no files; give a text file or a folder of text files"
-        )
+        raise UserError(f"task.path={path}: the folder holds no files; give a text file or a folder of text files")
     return manifest(where, names)
 
 
@@ -191,9 +181,7 @@ def readable(path: str) -> Iterator:
         with open(path, "rb") as file:
             yield file
     except OSError as error:
-        raise UserError(
-            f"task.path: cannot read {path}: {error.strerror}; make it readable or remove it"
-        ) from error
+        raise UserError(f"task.path: cannot read {path}: {error.strerror}; make it readable or remove it") from error
 
 
 # ------------------------------------------------------------------------------------------------- keeping
@@ -256,9 +244,7 @@ def _build(folder: str, build: Callable) -> dict[str, list[str]]:
 
 def _write_ready(folder: str, result: dict[str, list[str]]) -> None:
     relative = {key: [os.path.relpath(path, folder) for path in paths] for key, paths in result.items()}
-    sizes = {
-        os.path.relpath(path, folder): os.path.getsize(path) for paths in result.values() for path in paths
-    }
+    sizes = {os.path.relpath(path, folder): os.path.getsize(path) for paths in result.values() for path in paths}
     path = os.path.join(folder, "ready.json")
     with open(f"{path}.part", "w", encoding="utf-8") as file:
         json.dump({"result": relative, "sizes": sizes}, file)
@@ -269,9 +255,7 @@ def _absolute(result: dict[str, list[str]], folder: str) -> dict[str, list[str]]
     return {key: [os.path.join(folder, name) for name in names] for key, names in result.items()}
 
 
-def write(
-    folder: str, generator: Callable, arguments: dict, size: int, rows: int, processes: int = 1
-) -> list[str]:
+def write(folder: str, generator: Callable, arguments: dict, size: int, rows: int, processes: int = 1) -> list[str]:
     """Arrow files below `folder` with what `generator(**arguments)` yields as {"ids": bytes}.
 
     large_binary and not a list of integers: the same bytes on disk, written forty times as fast.

@@ -59,9 +59,7 @@ def read(path: str, files: Sequence[File], field: str) -> tuple[Documents, Docum
             with quiet(sum(file.size for file in files)):
                 table = datasets.load_dataset(kind, data_files=paths, split="train", cache_dir=folder)
         except Exception as error:
-            raise UserError(
-                f"task.path={path}: not readable as {kind}: {_reason(error)}; repair it"
-            ) from error
+            raise UserError(f"task.path={path}: not readable as {kind}: {_reason(error)}; repair it") from error
         return {"train": _texts(table, field, f"task.path={path}")}
 
     documents = Documents.whole(Mapped(prepare(key, build)["train"], field))
@@ -87,9 +85,7 @@ def hub(source: Source, field: str) -> tuple[Documents, Documents, str]:
         except Exception as error:
             raise UserError(f"task.hub={source.hub}: {_reason(error)}{_remedy(error)}") from error
         if "train" not in tables:
-            raise UserError(
-                f"task.hub={source.hub}: has no split train, but {', '.join(tables)}; take another"
-            )
+            raise UserError(f"task.hub={source.hub}: has no split train, but {', '.join(tables)}; take another")
         where = f"task.hub={source.hub}"
         return {name: _texts(tables[name], field, where) for name in PARTS if name in tables}
 
@@ -127,9 +123,7 @@ def _texts(table, field: str, where: str) -> list[str]:
     import pyarrow
 
     if field not in table.column_names:
-        raise UserError(
-            f"task.field={field}: no such column in {where}; it has {', '.join(table.column_names)}"
-        )
+        raise UserError(f"task.field={field}: no such column in {where}; it has {', '.join(table.column_names)}")
     kind = table.data.column(field).type
     if kind not in (pyarrow.string(), pyarrow.large_string()):
         raise UserError(f"task.field={field}: must be a column of texts; in {where} it is {kind}")
@@ -156,9 +150,7 @@ def _commit(source: Source, field: str) -> str:
     except ConnectionError as error:
         known = None if full else _remembered(source)
         if known and prepared(_key(source, field, known)):
-            log.warning(
-                "task.hub=%s: the Hub cannot be reached; using commit %s, prepared before", source.hub, known
-            )
+            log.warning("task.hub=%s: the Hub cannot be reached; using commit %s, prepared before", source.hub, known)
             return known
         raise UserError(
             f"task.hub={source.hub}: the Hub cannot be reached ({error}) and nothing is prepared here; "

@@ -63,13 +63,9 @@ class Text(Task):
         eval_seed: int = 0,
     ):
         if (path and hub) or (tokenizer and bpe):
-            raise UserError(
-                "task.path and task.hub, task.tokenizer and task.bpe: give one of the two, not both"
-            )
+            raise UserError("task.path and task.hub, task.tokenizer and task.bpe: give one of the two, not both")
         if (subset or files or revision) and not hub:
-            raise UserError(
-                "task.subset, task.files, task.revision: say which part of task.hub=…; give that too"
-            )
+            raise UserError("task.subset, task.files, task.revision: say which part of task.hub=…; give that too")
         source = tables.Source(hub, subset, files, revision) if hub else None
         texts = _hub(source, field or "text") if source else _local(path, field)
         self.train, self.validation, self.fingerprint, self.facts = texts[:4]
@@ -81,15 +77,11 @@ class Text(Task):
         self.count, self.longest, self.eval_seed = windows, longest, eval_seed
         self._places: dict[int, np.ndarray] = {}
 
-    def _encode(
-        self, path: str | None, size: int | None, processes: int, names: Sequence[str] | None
-    ) -> None:
+    def _encode(self, path: str | None, size: int | None, processes: int, names: Sequence[str] | None) -> None:
         """From bytes to tokens."""
         key = self.fingerprint
-        if path:
-            vocabulary = tokens.Vocabulary.load(path)
-        else:
-            vocabulary = tokens.Vocabulary.train(self.train, size, key, names)
+        make = tokens.Vocabulary
+        vocabulary = make.load(path) if path else make.train(self.train, size, key, names)
         self.train = tokens.encode(self.train, vocabulary, f"{key} train", names, processes)
         self.validation = tokens.encode(self.validation, vocabulary, f"{key} validation", names, processes)
         self.unit, self.bytes_per_id = "token", vocabulary.lengths
@@ -192,13 +184,9 @@ def _local(path: str | None, field: str | None) -> Texts:
         parts = tables.read(path, files, field)
         return Texts(*parts, digest(name, field), {**facts, "field": field}, None)
     if field:
-        raise UserError(
-            f"task.field={field}: for JSON and parquet; task.path={path or 'null'} is not only of these"
-        )
+        raise UserError(f"task.field={field}: for JSON and parquet; task.path={path or 'null'} is not only of these")
     if tabled := [file.name for file in files if file.name.endswith((".jsonl", ".parquet"))]:
-        raise UserError(
-            f"task.path={path}: {tabled[0]} is a table, other files are not; give a folder of one kind"
-        )
+        raise UserError(f"task.path={path}: {tabled[0]} is a table, other files are not; give a folder of one kind")
     digests = np.array([int(file.digest[:16], 16) for file in files], np.uint64)
     return Texts(*corpus.split(corpus.read(files), digests), name, facts, [file.name for file in files])
 

@@ -32,9 +32,7 @@ class Vocabulary:
         try:
             self.tokenizer = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises no class of its own
-            raise UserError(
-                f"{where}: not a tokenizer.json: {error}; see the `tokenizers` library"
-            ) from error
+            raise UserError(f"{where}: not a tokenizer.json: {error}; see the `tokenizers` library") from error
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.text, self.where = text, where
@@ -51,9 +49,7 @@ class Vocabulary:
                 text = file.read()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise UserError(
-                f"{where}: cannot be read: {reason}; give the path of a tokenizer.json"
-            ) from error
+            raise UserError(f"{where}: cannot be read: {reason}; give the path of a tokenizer.json") from error
         return cls(text, where)
 
     @classmethod
@@ -183,9 +179,7 @@ def _bpe(texts: Iterator[str], size: int, where: str):
     trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
     if (got := tokenizer.get_vocab_size()) != size:
-        raise UserError(
-            f"{where}: this corpus gives {got} ids; ask for {got} (256 are the bytes), or give more text"
-        )
+        raise UserError(f"{where}: this corpus gives {got} ids; ask for {got} (256 are the bytes), or give more text")
     return tokenizer
 
 
@@ -206,9 +200,7 @@ def _lengths(tokenizer, content: dict, where: str) -> np.ndarray:
     else:
         if _holds(content.get("decoder"), "ByteLevel"):
             return lengths
-    raise UserError(
-        f"{where}: not a byte-level tokenizer, so bits per byte cannot be had; give one, or task.bpe=…"
-    )
+    raise UserError(f"{where}: not a byte-level tokenizer, so bits per byte cannot be had; give one, or task.bpe=…")
 
 
 def _parts_words(tokenizer) -> bool:

@@ -42,7 +42,9 @@ def read(checkpoint: Path) -> tuple[dict[str, Tensor], int, float]:
         weights = {key.removeprefix("model."): value for key, value in state["state_dict"].items()}
         return weights, state["global_step"], state["callbacks"]["Recorder"]["seconds"]
     except (RuntimeError, EOFError, OSError, pickle.UnpicklingError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(f"{checkpoint}: is no readable checkpoint ({type(error).__name__}): it may be damaged") from error
+        raise UserError(
+            f"{checkpoint}: is no readable checkpoint ({type(error).__name__}): it may be damaged"
+        ) from error
 
 
 def _put(model: Transformer, weights: dict[str, Tensor], checkpoint: Path) -> None:
