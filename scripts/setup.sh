@@ -102,6 +102,7 @@ fi
 
 say "installing the versions of constraints.txt with $(if have_uv; then echo uv; else echo pip; fi):" \
   "100 packages, 1.5 GB on disk (several more with a GPU build of torch), a minute or two and the downloads"
+goal=$(wanted)
 : >"$stamp"
 log=.venv/setup.log # downloads of 100 MB and more are shown as they start
 if ! install -c constraints.txt -e '.[dev]' 2>&1 | tee "$log" |
@@ -115,5 +116,5 @@ fi
 say "importing them for the first time"
 .venv/bin/python -I -c 'import datasets, hydra, lightning, matplotlib.pyplot, pandas, pytest, torch, wandb' >&2 ||
   die "the installed packages cannot be imported (see above). Make it afresh: rm -r .venv, and run this again."
-wanted >"$stamp.new" && mv "$stamp.new" "$stamp"
+printf '%s\n' "$goal" >"$stamp.new" && mv "$stamp.new" "$stamp"
 say "done"

@@ -1,4 +1,4 @@
-"""scripts/gpu_check.sh where there is no GPU: it says so in a line; the script itself runs on the CPU, at small sizes."""
+"""scripts/gpu_check.sh where there is no GPU: it says so in one line; the script itself runs on the CPU, small."""
 
 import json
 import os
