@@ -62,7 +62,7 @@ def run(cells: Sequence[Cell], jobs: int | None) -> dict[Path, str]:
     waiting, running, failed, done = list(cells), {}, {}, []
     bar = tqdm(
         total=sum(cell.tokens for cell in cells),
-        bar_format="{desc} |{bar:10}| {percentage:3.0f}%, {elapsed} gone, {remaining} left",
+        bar_format="{desc} |{bar:10}| {percentage:3.0f}% {remaining} left",
         smoothing=0,  # the mean speed so far
         mininterval=0.5 if sys.stderr.isatty() else 30,
     )
@@ -77,7 +77,7 @@ def run(cells: Sequence[Cell], jobs: int | None) -> dict[Path, str]:
                 done.append(cell)
                 if process.exitcode:
                     failed[cell.folder] = reason(cell, process.exitcode)
-            names = ", ".join(cell.folder.name.rpartition("-L")[0] for cell in running.values())
+            names = ", ".join("{position}-{task}".format(**cell.config["names"]) for cell in running.values())
             bar.set_description_str(f"{len(done)} of {len(cells)} done; {names}", refresh=False)
             bar.update(sum(c.tokens for c in done) + sum(c.tokens_done() for c in running.values()) - bar.n)
     finally:

@@ -146,7 +146,7 @@ def laws(kind: str, device: str, small: bool) -> dict:
 
 def training(kind: str, device: str, small: bool) -> dict:
     """A training step at 125M parameters, 1,024 tokens, bfloat16, against RoPE in turn: medians, and peak memory."""
-    width, heads, layers, n, batch, rounds = (64, 4, 2, 64, 2, 3) if small else (768, 12, 12, 1024, 8, 8)
+    width, heads, layers, n, batch, rounds = (64, 4, 2, 64, 2, 3) if small else (1024, 16, 10, 1024, 8, 8)
     ids = torch.randint(0, 256, (batch, n))
     models = {name: model_of(name, width, heads, layers, n) for name in {kind, "rotate"}}
     optimizers = {name: torch.optim.AdamW(model.parameters()) for name, model in models.items()}

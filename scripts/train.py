@@ -4,6 +4,7 @@ python scripts/train.py position=alibi task=text model=tiny train_length=128 see
 python scripts/train.py -m position=nope,rope,alibi seed=0,1
 """
 
+import time
 from pathlib import Path
 
 from posenc_train.config import entry, run_folder
@@ -37,7 +38,9 @@ def main(cfg: dict) -> None:
         if runs.RANK:
             return  # another process evaluates and writes
         step = cfg["optim"]["steps"]
+        began = time.perf_counter()
         rows = [*cost_rows(cfg, task, model, step, seconds), *evaluate_run(cfg, task, model, step)]
+        runs.log.info("trained in %.1f s, evaluated in %.1f s", seconds, time.perf_counter() - began)
         store.append(folder / "rows.jsonl", rows)
         run.evaluation(rows)
         summary = report.of(folder)
