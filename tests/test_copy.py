@@ -18,9 +18,9 @@ def test_the_drawing_in_the_docstring():
     task = Copy()
     batch = task.batch(seed=0, step=0, rows=range(64), length=14)
     for fed, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
-        size = fed.index(task.separator) - 1
+        size = fed.index(task.separator, 1) - 1
         word = fed[1 : 1 + size]
-        assert fed[0] == task.begin and 1 <= size <= 5 and max(word) < 26
+        assert fed[0] == task.separator and 1 <= size <= 5 and max(word) < 26
         assert fed[size + 2 : 2 * size + 3] == [*word, task.end]
         assert targets == [IGNORE] * (size + 1) + [*word, task.end] + [IGNORE] * (14 - 2 * size - 2)
 

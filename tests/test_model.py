@@ -125,7 +125,7 @@ def test_the_head_is_the_embedding_of_what_is_predicted():
     task = Copy(alphabet=5)
     model = build_model(compose("train", ["model=nano", "task=copy"]), task)
     assert model.head.weight is model.embedding.weight and model.head.weight.shape[0] == 6
-    assert model(torch.tensor([[task.begin, 0, task.separator, 0, task.end]])).shape == (1, 5, 6)
+    assert model(torch.tensor([[task.separator, 0, task.separator, 0, task.end]])).shape == (1, 5, 6)
 
 
 def test_embeddings_enter_with_unit_variance():

@@ -1,8 +1,8 @@
-"""Copying: random letters, a separator, and the same letters again, then an end mark.
+"""Copying: random letters after a separator, and after another the same letters again, then an end mark.
 
-5 letters in 13 tokens; _ is no target, ^ begins, | separates, $ ends, and what follows $ is filler:
+5 letters in 13 tokens; _ is no target, | is the separator, $ the end, and what would follow $ is filler:
 
-    fed      ^ c a t e r | c a t e r $
+    fed      | c a t e r | c a t e r $
     targets  _ _ _ _ _ _ c a t e r $ _
 
 `length` is tokens fed: (length - 3) // 2 letters fit. Training draws the number of letters uniformly from 1 to what
@@ -30,19 +30,19 @@ class Examples(NamedTuple):
 
 
 class Copy(Task):
-    """alphabet: number of letters (ids 0 … alphabet - 1); alphabet is the end mark, then the two marks only fed."""
+    """alphabet: number of letters (ids 0 … alphabet - 1); alphabet is the end mark, and the separator is only fed."""
 
     protocols = ("free_running",)
     unit = "token"
     shortest = 5
-    marks = 2
+    marks = 1
 
     def __init__(self, alphabet: int = 26, examples: int = 128, longest: int | None = None, eval_seed: int = 0):
         if alphabet < 2:
             raise UserError(f"task.alphabet={alphabet}: must be at least 2")
         self.examples_count, self.longest, self.eval_seed = examples, longest, eval_seed
         self.alphabet, self.vocab = alphabet, alphabet + 1
-        self.end, self.begin, self.separator = alphabet, alphabet + 1, alphabet + 2
+        self.end, self.separator = alphabet, alphabet + 1
         self.fingerprint = digest("copy", alphabet)
 
     def size(self, length: int) -> int:
@@ -61,7 +61,7 @@ class Copy(Task):
         targets = np.full((len(rows), length), IGNORE)
         for row, size in enumerate(sizes):
             word = letters[row, :size]
-            inputs[row, : 2 * size + 2] = [self.begin, *word, self.separator, *word]
+            inputs[row, : 2 * size + 2] = [self.separator, *word, self.separator, *word]
             targets[row, size + 1 : 2 * size + 2] = [*word, self.end]
         return Batch(torch.from_numpy(inputs), torch.from_numpy(targets))
 
@@ -71,6 +71,6 @@ class Copy(Task):
         draw = generator(self.eval_seed, "evaluation", length).random((self.examples_count, size))
         letters = torch.from_numpy((draw * self.alphabet).astype(np.int64))
         column = torch.ones(len(letters), 1, dtype=torch.int64)
-        prompts = torch.cat([column * self.begin, letters, column * self.separator], dim=1)
+        prompts = torch.cat([column * self.separator, letters, column * self.separator], dim=1)
         answers = torch.cat([letters, column * self.end], dim=1)
         return Examples(prompts, answers, size, digest(prompts.numpy()))
