@@ -4,7 +4,9 @@ import json
 import multiprocessing
 import os
 import runpy
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess as Process
@@ -56,12 +58,15 @@ def plan(cfg: Mapping[str, Any]) -> list[Cell]:
 def run(cells: Sequence[Cell], jobs: int | None) -> dict[Path, str]:
     """Trains and evaluates the cells, `jobs` at a time; returns the reason of each that failed.
 
-    A cell that was finished before costs nothing. Interrupted, the same call goes on from there.
+    A cell that was finished before costs nothing. Interrupted, the same call goes on from there: SIGINT (Ctrl-C) and
+    SIGTERM are handed on to the cells, which leave a checkpoint.
     """
     jobs = min(jobs or side_by_side(cells), len(cells))
-    waiting, running, failed, done = list(cells), {}, {}, []
+    waiting, running, failed, done = list(cells), {}, {}, 0
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     bar = tqdm(
         total=sum(cell.tokens for cell in cells),
+        initial=sum(cell.tokens_done() for cell in cells),  # of an earlier call: says nothing about the speed
         bar_format="{desc} |{bar:10}| {percentage:3.0f}% {remaining} left",
         smoothing=0,  # the mean speed so far
         mininterval=0.5 if sys.stderr.isatty() else 30,
@@ -74,12 +79,12 @@ def run(cells: Sequence[Cell], jobs: int | None) -> dict[Path, str]:
             wait([process.sentinel for process in running], timeout=0.5)
             for process in [process for process in running if process.exitcode is not None]:
                 cell = running.pop(process)
-                done.append(cell)
+                done += 1
                 if process.exitcode:
                     failed[cell.folder] = reason(cell, process.exitcode)
             names = ", ".join("{position}-{task}".format(**cell.config["names"]) for cell in running.values())
-            bar.set_description_str(f"{len(done)} of {len(cells)} done; {names}", refresh=False)
-            bar.update(sum(c.tokens for c in done) + sum(c.tokens_done() for c in running.values()) - bar.n)
+            bar.set_description_str(f"{done} of {len(cells)} done; {names}", refresh=False)
+            bar.update(sum(cell.tokens_done() for cell in cells) - bar.n)
     finally:
         bar.close()
         for process in running:
@@ -110,6 +115,8 @@ def start(cell: Cell, alone: bool) -> Process:
 
 def train(config: dict[str, Any], folder: Path) -> None:
     """scripts/train.py in this process; what it says goes to a file beside the run folder until it has succeeded."""
+    os.setsid()  # Ctrl-C reaches the study, which ends its cells one by one
+    threading.Thread(target=end_with_parent, daemon=True).start()
     script = Path(sys.argv[0]).resolve().with_name("train.py")
     output = said(folder)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -122,6 +129,12 @@ def train(config: dict[str, Any], folder: Path) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     output.unlink()
+
+
+def end_with_parent() -> None:
+    """A cell without its study would keep the run folder from the next one."""
+    multiprocessing.parent_process().join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def said(folder: Path) -> Path:

@@ -29,9 +29,10 @@ def main(cfg: dict) -> None:
         return
     runs.prepare(cfg["trainer"])
     task = build_task(cfg)
+    facts = task.report(cfg["train_length"], longest(cfg))  # or an error: there is nothing long enough
     model = build_model(cfg, task)
     with runs.opened(cfg, folder) as mode, Run(mode, folder.name, cfg["study"], cfg) as run:
-        runs.log.info("%s: %s", folder, runs.describe(task.report(cfg["train_length"], longest(cfg))))
+        runs.log.info("%s: %s", folder, runs.describe(facts))
         if cfg["init"] and not (folder / "last.ckpt").exists():
             runs.log.info("starting from %s", initialise(model, Path(cfg["init"]).expanduser()))
         seconds = fit(cfg, task, model, build_sampling(cfg), folder, run)

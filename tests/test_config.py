@@ -180,9 +180,7 @@ WRONG_VALUES = {
 def split(line: str) -> tuple[str, list[str]]:
     """The entry point, train unless it is named, and its overrides."""
     first, *rest = line.split()
-    return (
-        (first, rest) if first in ("train", "evaluate", "compare", "reproduce") else ("train", line.split())
-    )
+    return (first, rest) if first in ("train", "evaluate", "compare", "reproduce") else ("train", line.split())
 
 
 @pytest.mark.parametrize("line", WRONG)
@@ -218,9 +216,7 @@ def test_a_missing_run_names_the_nearest(tmp_path, monkeypatch):
         composed(f"run=runs/default/{folder.name[:-1]}", name="evaluate")
 
 
-@pytest.mark.parametrize(
-    "line", ["train", "train task=copy position=t5", "evaluate run=.", "compare", "reproduce"]
-)
+@pytest.mark.parametrize("line", ["train", "train task=copy position=t5", "evaluate run=.", "compare", "reproduce"])
 def test_whatever_stands_in_a_configuration_check_answers(line):
     """A config.yaml may have been edited by hand: a value of any kind ends in a UserError, or is right."""
     name, overrides = split(line)
@@ -257,15 +253,11 @@ def test_what_looks_bad_but_is_fine_is_accepted(line):
 
 
 def test_what_is_plainly_meant_is_taken():
-    meant = (
-        "lengths=512 factors=2 trainer.precision=32 study=7 optim.lr=1 optim.betas=[0,.9] position.base=10000"
-    )
+    meant = "lengths=512 factors=2 trainer.precision=32 study=7 optim.lr=1 optim.betas=[0,.9] position.base=10000"
     cfg = composed(*meant.split())
     assert (cfg["lengths"], cfg["factors"]) == ([512], [2])
     assert (cfg["trainer"]["precision"], cfg["study"]) == ("32", "7")
-    assert [type(x) for x in (cfg["optim"]["lr"], cfg["position"]["base"], cfg["optim"]["betas"][0])] == [
-        float
-    ] * 3
+    assert [type(x) for x in (cfg["optim"]["lr"], cfg["position"]["base"], cfg["optim"]["betas"][0])] == [float] * 3
 
 
 def test_lengths_come_in_the_order_given_and_once():
@@ -279,9 +271,7 @@ def test_every_file_of_every_group_composes_and_passes():
     for overrides in itertools.zip_longest(*columns):
         composed(*filter(None, overrides))
     for group in checks.MULTIPLE:
-        assert set(composed(f"{group}=[{','.join(checks.choices(group))}]")[group]) == set(
-            checks.choices(group)
-        )
+        assert set(composed(f"{group}=[{','.join(checks.choices(group))}]")[group]) == set(checks.choices(group))
 
 
 def test_the_settings_in_the_files_are_those_of_the_classes_with_the_same_defaults():
@@ -324,9 +314,7 @@ def test_an_own_class_by_name_or_from_an_own_folder(tmp_path):
     assert label(filed, "position") == "wave(period=64)"
     assert cell_name(named).startswith("own-text-")
     assert cell_name(filed).startswith("wave-text-")
-    with pytest.raises(
-        UserError, match=r"did you mean position\.period\? position has period; write \+position"
-    ):
+    with pytest.raises(UserError, match=r"did you mean position\.period\? position has period; write \+position"):
         composed("position=wave", f"hydra.searchpath=[{tmp_path}]", "position.perid=3")
 
 

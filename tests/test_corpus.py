@@ -59,9 +59,7 @@ def test_standard_library_is_source_without_tests():
     files = corpus.standard_library()
     root = Path(sysconfig.get_paths()["stdlib"])
     assert {"argparse.py", "json/decoder.py"} <= {file.name for file in files}
-    assert not {"test", "tests", "site-packages", "__pycache__"} & {
-        p for f in files for p in f.name.split("/")
-    }
+    assert not {"test", "tests", "site-packages", "__pycache__"} & {p for f in files for p in f.name.split("/")}
     documents = corpus.read(files)
     for index in range(0, len(files), 97):
         assert documents[index].tobytes() == (root / files[index].name).read_bytes()
@@ -252,9 +250,7 @@ def test_split_takes_about_a_tenth_and_copies_of_a_file_stay_together(tmp_path):
 
 
 @pytest.mark.parametrize("copies", [1, 3])
-@pytest.mark.parametrize(
-    "content", [b"x" * 1000, ("é" * 505).encode(), ("𝄞" * 251).encode(), b"ab", b"\x80" * 50]
-)
+@pytest.mark.parametrize("content", [b"x" * 1000, ("é" * 505).encode(), ("𝄞" * 251).encode(), b"ab", b"\x80" * 50])
 def test_a_single_document_is_cut_between_characters(tmp_path, content, copies):
     train, validation = corpus.split(*documents_of(tmp_path, [content] * copies))
     assert [a + b for a, b in zip(bytes_of(train), bytes_of(validation), strict=True)] == [content] * copies

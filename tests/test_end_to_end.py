@@ -1,9 +1,12 @@
 """The main job at nano size: train, evaluate, compare; what is in the folders, and what happens the second time."""
 
+import contextlib
 import csv
+import fcntl
 import json
 import math
 import re
+import signal
 import subprocess
 import sys
 from collections import defaultdict
@@ -13,10 +16,13 @@ import pytest
 import torch
 import wandb_offline
 import yaml
-from running import NANO, ROOT, run
+from running import NANO, ROOT, lines, run
 
 from posenc_train.config import UserError, compose, run_folder
 from posenc_train.evaluation.rows import FIELDS, Row
+
+
+SMALL = [o for o in NANO if not o.startswith("task.")]
 
 
 def rows_in(folder: Path) -> list[dict]:
@@ -238,6 +244,28 @@ def test_interrupted_training_continues_to_the_same_weights(tmp_path, monkeypatc
     assert scores[0] == scores[1]
 
 
+@pytest.mark.parametrize("overrides", [["train_length=300"], ["train_length=16", "factors=[1,64]"]])
+def test_nothing_long_enough_is_said_before_training(tmp_path, monkeypatch, overrides):
+    """For a training window, or for the longest evaluation window; nothing is left behind."""
+    (tmp_path / "texts").mkdir()
+    for n in range(20):
+        (tmp_path / "texts" / f"{n}.txt").write_text(f"{n} " * 60)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"takes \d+ bytes of a document; the longest (training|validation) document"):
+        run("train", "model=nano", "task.path=texts", *overrides)
+    assert [path.name for path in tmp_path.iterdir()] == ["texts"]
+
+
+@pytest.mark.parametrize("blocked", ["runs", "runs/default"])
+def test_a_run_folder_that_cannot_be_written(tmp_path, monkeypatch, blocked):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / blocked).parent.mkdir(exist_ok=True)
+    (tmp_path / blocked).write_text("a file where a folder should be")
+    with pytest.raises(UserError, match="cannot be written"):
+        run("train", *SMALL, "task=copy", "logger=none")
+    assert (tmp_path / blocked).read_text() == "a file where a folder should be"
+
+
 def test_multirun_in_one_process(tmp_path):
     """One folder and one W&B run each; a sweep as a command, from any folder."""
     done = command("train", "-m", *NANO, "position=nope,alibi", "study=m", cwd=tmp_path)
@@ -287,9 +315,6 @@ def test_two_configurations_never_share_a_folder():
     assert all(len(same) == 1 for same in sweeps.values())
 
 
-SMALL = [o for o in NANO if not o.startswith("task.")]
-
-
 def test_a_study_of_an_experiment(tmp_path):
     """reproduce.py: cells side by side in processes of their own, the report, and a second call that trains nothing."""
     overrides = ["experiment=quickstart", *SMALL, "study=q", "position=nope,alibi", "logger=none"]
@@ -302,6 +327,27 @@ def test_a_study_of_an_experiment(tmp_path):
     again = command("reproduce", *overrides, cwd=tmp_path)
     assert again.returncode == 0 and again.stdout == done.stdout
     assert before == {cell: (cell / "last.ckpt").stat().st_mtime_ns for cell in cells}
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_an_interrupted_study_goes_on(tmp_path, number, code):
+    """Its cells leave checkpoints and end with it; the same command continues them."""
+    words = ["reproduce.py", "experiment=quickstart", *SMALL, "optim.steps=3000", "trainer.log_every=1", "logger=none"]
+    words += ["study=q", "task=text", "factors=[1]", "position=nope,alibi"]
+    command = [sys.executable, ROOT / "scripts" / words[0], *words[1:]]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        metrics = tmp_path / "runs" / "q"
+        while len([path for path in metrics.glob("*/metrics.jsonl") if lines(path) > 3]) < 2 and process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.05)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=100)
+    assert process.returncode == code and "Traceback" not in said
+    for path in metrics.glob("*/metrics.jsonl"):
+        with open(path.with_name(".lock"), "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # waits for the cell's end
+        step = torch.load(path.with_name("last.ckpt"), weights_only=True)["global_step"]
+        assert 3 < step == lines(path) < 3000
 
 
 def test_one_failing_cell_does_not_stop_the_others(tmp_path):

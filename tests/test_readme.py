@@ -1,6 +1,8 @@
 """Every command of README.md is run, with overrides appended that only shrink it; those that need a cluster, a login
 or a download stand in blocks marked so, and their configuration is composed and checked."""
 
+import json
+import math
 import os
 import re
 import shlex
@@ -82,7 +84,7 @@ def test_command_that_needs_more_is_composed(command):
     scripts = [i for i, word in enumerate(words) if re.fullmatch(r"scripts/(train|evaluate|reproduce)\.py", word)]
     for i in scripts:
         check(compose(Path(words[i]).stem, words[i + 1 :]))
-    assert scripts or words[0] in ("wandb", "export", "bash")
+    assert scripts or words[0] == "wandb" or words[-2:] == ["bash", "scripts/setup.sh"]
 
 
 def test_the_two_commands_come_first():
@@ -100,3 +102,42 @@ def test_what_it_shows_is_there():
     assert all((ROOT / path).is_file() for path in re.findall(r"\]\(([\w/.-]+)\)", README))
     for name in re.findall(r"^  (\w+(?:\.py|/))", README, re.M):  # the layout
         assert (ROOT / "posenc_train" / name).exists(), name
+
+
+def test_the_tables_are_of_the_committed_rows():
+    """Every number between the quickstart marks, computed again from posenc_train/data/quickstart.jsonl."""
+    rows = [json.loads(line) for line in (ROOT / "posenc_train/data/quickstart.jsonl").read_text().splitlines()]
+    scores = {(r["task"], r["protocol"], r["metric"], r["scheme"], r["length"]): r for r in rows}
+    shown = README.split("<!-- quickstart -->")[1].split("<!-- /quickstart -->")[0]
+    checked = 0
+    for task, protocol, metric, value in (
+        ("text", "same_targets(k=64)", "nll", lambda r: math.exp(r["total"] / r["count"])),
+        ("copy", "free_running", "token", lambda r: r["total"] / r["count"]),
+    ):
+        part = next(p for p in shown.split("### ") if p.startswith(task))
+        lines = [[c.strip() for c in line.split("|")[1:-1]] for line in part.splitlines() if line.startswith("|")]
+        lengths = [int(re.search(r"x (\d+)", head)[1]) for head in lines[0][1:5]]
+        for name, *cells in lines[2:]:
+            for length, cell in zip(lengths, cells, strict=False):
+                row = scores[task, protocol, metric, name, length]
+                if row["status"] != "ok":
+                    assert cell == row["status"]
+                else:
+                    digits = len(cell.partition(".")[2])
+                    assert float(cell) == pytest.approx(value(row), abs=0.51 * 10**-digits)
+                checked += 1
+    assert checked == 4 * (6 + 4)
+
+
+def test_the_results_show_what_the_literature_says():
+    """The claims about the committed run: effects with a margin, on the same targets at 8x and on copying at 2x."""
+    rows = [json.loads(line) for line in (ROOT / "posenc_train/data/quickstart.jsonl").read_text().splitlines()]
+    nll = {(r["scheme"], r["length"]): r for r in rows if r["protocol"] == "same_targets(k=64)"}
+    perplexity = {key: math.exp(r["total"] / r["count"]) for key, r in nll.items() if r["status"] == "ok"}
+    ratio = {scheme: perplexity[scheme, 1024] / perplexity[scheme, 128] for scheme, n in perplexity if n == 1024}
+    assert ratio["sinusoidal"] >= 1.5 and ratio["rope"] >= 1.5 and ratio["alibi"] <= 1.05 and ratio["t5"] >= 1.03
+    assert perplexity["t5", 1024] < perplexity["sinusoidal", 1024]
+    assert nll["learned", 256]["status"] == "beyond reach"
+    copied = {(r["scheme"], r["length"]): r["total"] / r["count"] for r in rows if r["metric"] == "token"}
+    assert copied["alibi", 51] >= 0.95 and copied["rope", 51] >= 0.95
+    assert copied["alibi", 102] >= copied["rope", 102] + 0.3

@@ -70,9 +70,7 @@ def test_windows_of_a_batch_are_uniform_over_all_places_where_one_fits(small):
         for start in range(len(document) - length)
     }
     batches = [small.batch(0, step, range(200), length) for step in range(100)]
-    rows = [
-        bytes([int(i[0]), *t]) for b in batches for i, t in zip(b.inputs, b.targets.tolist(), strict=True)
-    ]
+    rows = [bytes([int(i[0]), *t]) for b in batches for i, t in zip(b.inputs, b.targets.tolist(), strict=True)]
     counts = Counter(rows)
     assert set(counts) == places
     expected = len(rows) / len(places)
@@ -91,9 +89,7 @@ def test_what_is_fed_is_followed_by_its_targets_and_has_the_length_asked_for(sma
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1), step=st.integers(0, 10**6), cuts=st.lists(st.integers(0, 24), max_size=5)
-)
+@given(seed=st.integers(0, 2**32 - 1), step=st.integers(0, 10**6), cuts=st.lists(st.integers(0, 24), max_size=5))
 def test_field_bug_39_a_row_depends_on_seed_step_and_row_only(shared, seed, step, cuts):
     """Not on how the batch is divided among workers and devices, nor on what was asked for before."""
     one, other = shared
@@ -142,9 +138,7 @@ def test_evaluation_windows_lie_inside_documents_and_never_overlap(shared, longe
     task.count, task.eval_seed = count, eval_seed
     slots = sum(len(document) // (longest + 1) for document in task.validation)
     if not slots:
-        with pytest.raises(
-            UserError, match=f"longest evaluation length {longest}: takes {longest + 1} bytes"
-        ):
+        with pytest.raises(UserError, match=f"longest evaluation length {longest}: takes {longest + 1} bytes"):
             task.windows(longest)
         return
     windows, (documents, firsts) = task.windows(longest), task.places(longest)
@@ -313,9 +307,7 @@ def test_tables_and_texts_are_not_mixed_in_silence(tmp_path):
 
 # ------------------------------------------------------------------------------------------- tokens
 
-WORDS = (
-    "the quick brown fox jumps over the lazy dog and then some more, 'tis said; naïve café 東京 12 345\n\n  x"
-)
+WORDS = "the quick brown fox jumps over the lazy dog and then some more, 'tis said; naïve café 東京 12 345\n\n  x"
 DOCUMENTS = [f"{i} {WORDS[i % 9 :]} ".encode() * (1 + i % 5) for i in range(40)]
 
 
@@ -330,9 +322,7 @@ def tokenizer_file(path: Path, size: int = 300, **changes) -> str:
 
 def texts_of(task: Text, tokenizer: Tokenizer) -> list[bytes]:
     parts = (task.train, task.validation)
-    return [
-        tokenizer.decode(ids.tolist(), skip_special_tokens=False).encode() for part in parts for ids in part
-    ]
+    return [tokenizer.decode(ids.tolist(), skip_special_tokens=False).encode() for part in parts for ids in part]
 
 
 def test_a_vocabulary_learned_from_the_training_documents_is_lossless(tmp_path, cache):
@@ -402,9 +392,7 @@ def test_field_bug_71_the_ids_are_the_same_for_any_number_of_processes(tmp_path)
 @given(
     text=st.text(max_size=60)
     | st.text("ab Z9.,'\n\t \u00a0\u3000é́東²Ⅷ", max_size=60)
-    | st.lists(
-        st.sampled_from(["the", " quick", "  ", "\n", "'s", " 12", ".", "<s>", " é"]), max_size=30
-    ).map("".join),
+    | st.lists(st.sampled_from(["the", " quick", "  ", "\n", "'s", " 12", ".", "<s>", " é"]), max_size=30).map("".join),
     size=st.integers(1, 12),
 )
 def test_ids_of_the_pieces_are_the_ids_of_the_whole(text, size):
@@ -441,9 +429,7 @@ def test_long_documents_are_encoded_in_pieces(monkeypatch):
     assert len(list(tokens.pieces(WORDS, 10))) > 5
     texts = ["", WORDS, "a b", "", "", WORDS * 3, " "]
     vocabulary = tokens.Vocabulary(PATTERNS[0].to_str(), "test")
-    assert [ids.tolist() for ids in tokens._encode(vocabulary, texts)] == [
-        PATTERNS[0].encode(t).ids for t in texts
-    ]
+    assert [ids.tolist() for ids in tokens._encode(vocabulary, texts)] == [PATTERNS[0].encode(t).ids for t in texts]
 
 
 def test_a_tokenizer_that_joins_words_gets_documents_whole(monkeypatch):
@@ -464,9 +450,7 @@ def test_a_document_that_is_not_utf8_is_named_where_tokens_are_asked_for(tmp_pat
     assert Text(path=folder).vocab == 256
     path = tokenizer_file(tmp_path / "tokenizer.json")
     for asked in {"tokenizer": path}, {"bpe": 300}:
-        with pytest.raises(
-            UserError, match=r"needs UTF-8, and 0040.txt is not at byte 11; convert or remove"
-        ):
+        with pytest.raises(UserError, match=r"needs UTF-8, and 0040.txt is not at byte 11; convert or remove"):
             Text(path=folder, processes=processes, **asked)
 
 
@@ -693,9 +677,7 @@ def test_field_bug_69_without_network_what_was_prepared_is_used_and_nothing_else
         assert answer["parts"] == before[0]["parts"] and answer["fingerprint"] == before[0]["fingerprint"]
     assert not imported
     for answer in (other_part, other_commit, new):
-        assert re.match(
-            r"task.hub=me/\w+: the Hub cannot be reached .*; task=text needs no network", answer["error"]
-        )
+        assert re.match(r"task.hub=me/\w+: the Hub cannot be reached .*; task=text needs no network", answer["error"])
         assert answer["seconds"] < 3 and tables.WAIT <= 3
 
 

@@ -125,14 +125,19 @@ class Text(Task):
         return documents, (chosen - (ends - slots)[documents]) * (longest + 1)
 
     def report(self, length: int, longest: int) -> dict:
-        """How much of the data is used at a training length and a longest evaluation length, for the log."""
+        """How much of the data is used at a training length and a longest evaluation length, for the log.
+
+        Raises UserError when no document holds one training window or one evaluation window.
+        """
+        self._ends(length)
+        documents, _ = self.places(longest)
         return {
             **self.facts,
             "fingerprint": self.fingerprint,
             "train": _used(self.train, length + 1, self.unit),
             "validation": {
                 **_used(self.validation, longest + 1, self.unit),
-                "windows": min(self.count, int((self.validation.lengths // (longest + 1)).sum())),
+                "windows": len(documents),
             },
         }
 
