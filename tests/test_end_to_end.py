@@ -21,7 +21,6 @@ from running import NANO, ROOT, lines, run
 from posenc_train.config import UserError, compose, run_folder
 from posenc_train.evaluation.rows import FIELDS, Row
 
-
 SMALL = [o for o in NANO if not o.startswith("task.")]
 
 

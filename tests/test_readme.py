@@ -122,6 +122,8 @@ def test_the_tables_are_of_the_committed_rows():
                 row = scores[task, protocol, metric, name, length]
                 if row["status"] != "ok":
                     assert cell == row["status"]
+                elif cell == "not learned":
+                    assert value(scores[task, protocol, metric, name, lengths[0]]) < 0.95
                 else:
                     digits = len(cell.partition(".")[2])
                     assert float(cell) == pytest.approx(value(row), abs=0.51 * 10**-digits)
