@@ -243,6 +243,22 @@ def test_interrupted_training_continues_to_the_same_weights(tmp_path, monkeypatc
     assert scores[0] == scores[1]
 
 
+@pytest.mark.parametrize("position", ["t5", "rope"])
+def test_bfloat16_training_keeps_float32_weights_and_positions(tmp_path, monkeypatch, position):
+    """It trains to nearly the loss of float32, in a folder of its own; what is stored and evaluated is float32."""
+    monkeypatch.chdir(tmp_path)
+    losses, folders = {}, set()
+    for precision in ("32", "bf16"):
+        words = [*NANO, f"position={position}", "logger=none", "model.qk_norm=true", f"trainer.precision={precision}"]
+        folder = run_folder(run("train", *words))
+        folders.add(folder)
+        losses[precision] = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["loss"]
+        weights = torch.load(folder / "last.ckpt", weights_only=True)["state_dict"]
+        assert {value.dtype for value in weights.values()} == {torch.float32}
+    assert len(folders) == 2
+    assert losses["bf16"] != losses["32"] and losses["bf16"] == pytest.approx(losses["32"], rel=0.02)
+
+
 @pytest.mark.parametrize("overrides", [["train_length=300"], ["train_length=16", "factors=[1,64]"]])
 def test_nothing_long_enough_is_said_before_training(tmp_path, monkeypatch, overrides):
     """For a training window, or for the longest evaluation window; nothing is left behind."""
