@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import runpy
+import signal
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -44,6 +45,11 @@ def _run_quietly(script: str, *overrides: str) -> None:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     run(script, *overrides)
+
+
+def interruptible() -> None:
+    """For Popen's preexec_fn: a test run in the background hands on that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def until(process: BaseProcess, true: Callable[[], bool]) -> bool:

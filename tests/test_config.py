@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from running import interruptible
 
 from posenc_train import checks, config
 from posenc_train.config import UserError, cell_name, check, compose, expand, label, lengths, training_config
@@ -539,7 +540,8 @@ def test_ctrl_c_ends_with_130_and_one_line(tmp_path):
     (tmp_path / "app.py").write_text(APP)
     arguments = [sys.executable, str(tmp_path / "app.py"), "train", "seed=14"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(arguments, cwd=tmp_path, env=env, text=True, stdout=-1, stderr=-1) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "preexec_fn": interruptible}
+    with subprocess.Popen(arguments, cwd=tmp_path, env=env, text=True, **pipes) as process:
         process.stdout.readline()  # it is inside main now
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=30)

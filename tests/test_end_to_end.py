@@ -16,7 +16,7 @@ import pytest
 import torch
 import wandb_offline
 import yaml
-from running import NANO, ROOT, lines, run
+from running import NANO, ROOT, interruptible, lines, run
 
 from posenc_train.config import UserError, compose, run_folder
 from posenc_train.evaluation.rows import FIELDS, Row
@@ -350,7 +350,8 @@ def test_an_interrupted_study_goes_on(tmp_path, number, code):
     words = ["reproduce.py", "experiment=quickstart", *SMALL, "optim.steps=3000", "trainer.log_every=1", "logger=none"]
     words += ["study=q", "task=text", "factors=[1]", "position=nope,alibi"]
     command = [sys.executable, ROOT / "scripts" / words[0], *words[1:]]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stderr": subprocess.PIPE, "preexec_fn": interruptible}
+    with subprocess.Popen(command, cwd=tmp_path, text=True, **pipes) as process:
         metrics = tmp_path / "runs" / "q"
         while len([path for path in metrics.glob("*/metrics.jsonl") if lines(path) > 3]) < 2 and process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
