@@ -142,6 +142,17 @@ def test_one_scheme_for_all_layers_or_one_each():
     assert {own.scheme(layer) for layer in range(3)} == set(own.positions)
 
 
+def test_another_scheme_over_the_same_weights_leaves_the_model_as_it_was():
+    model = Transformer(DIMS, 11, 0, [Nope(DIMS)])
+    ids = torch.randint(0, 11, (2, 20))
+    plain = model(ids)
+    other = model.under([Alibi(DIMS)])
+    assert not torch.equal(other(ids), plain)
+    assert torch.equal(model(ids), plain) and isinstance(model.positions[0], Nope)
+    assert other.embedding.weight is model.embedding.weight
+    assert torch.equal(model.under(list(model.positions))(ids), plain)
+
+
 def test_a_cache_is_told_positions_always_or_never():
     model = Transformer(DIMS, 11, 0, [Nope(DIMS)])
     cache = Cache()

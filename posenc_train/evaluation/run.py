@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import posenc_train
+from posenc_train.build import construct
 from posenc_train.config import cell_name, label, lengths
 from posenc_train.evaluation.evaluate import evaluate, protocol_label
 from posenc_train.evaluation.rows import Row
@@ -55,8 +56,9 @@ def coordinates(cfg: Mapping[str, Any], task: Task, step: int) -> dict[str, Any]
 def evaluate_run(cfg: Mapping[str, Any], task: Task, model: Transformer, step: int) -> Iterator[Row]:
     """The rows of every extension, length and protocol that the configuration asks for."""
     where = coordinates(cfg, task, step)
-    for extension in cfg["extension"]:
-        for m in evaluate(model, task, lengths(cfg), cfg["protocol"], cfg["train_length"], longest(cfg)):
+    for extension, settings in cfg["extension"].items():
+        extended = model.under([construct(f"extension.{extension}", settings, scheme) for scheme in model.positions])
+        for m in evaluate(extended, task, lengths(cfg), cfg["protocol"], cfg["train_length"], longest(cfg)):
             yield Row(**where, extension=extension, **vars(m))
 
 

@@ -1,5 +1,6 @@
 """A small decoder Transformer that is handed its position scheme."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -93,6 +94,12 @@ class Transformer(nn.Module):
     def reach(self) -> int | None:
         """The longest context that the schemes can represent; None: any."""
         return min((scheme.reach for scheme in self.positions if scheme.reach is not None), default=None)
+
+    def under(self, schemes: Sequence[PositionScheme]) -> "Transformer":
+        """This model, its very parameters, under other schemes (an extension of its own); it stays as it is."""
+        other = copy.copy(self)
+        other._modules = self._modules | {"positions": nn.ModuleList(schemes)}
+        return other
 
     def scheme(self, layer: int) -> PositionScheme:
         return self.positions[layer if len(self.positions) > 1 else 0]
