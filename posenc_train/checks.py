@@ -413,10 +413,9 @@ def _check_protocol(cfg: Mapping[str, Any]) -> None:
         raise UserError(f"protocol=[{','.join(chosen)}]: does not score task={task}; {choose(scores)}")
     if "same_targets" in chosen and "same_targets" in scores:
         k, shortest = chosen["same_targets"].get("k"), min(lengths(cfg))
-        if (k or cfg["train_length"] // 2) > shortest:
-            meaning = "" if k else f" (half of train_length={cfg['train_length']})"
-            least = f"at most the shortest evaluation length, {shortest}"
-            raise UserError(f"protocol.same_targets.k={show(k)}{meaning}: must be {least}")
+        if k and k > shortest:  # the default, null, is left out at lengths shorter than it
+            least = f"at most the shortest evaluation length, {shortest}, or null"
+            raise UserError(f"protocol.same_targets.k={show(k)}: must be {least}")
 
 
 # ---------------------------------------------------------------- what the files say

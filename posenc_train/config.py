@@ -15,6 +15,7 @@ work where there is no Hydra. Nothing here imports torch.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import io
@@ -22,6 +23,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 import tempfile
 import traceback
@@ -297,11 +299,15 @@ def _run(name: str, main: Callable[[Config], None], sweeps: bool) -> int:
             hydra.main(config_path=CONF, config_name=name, version_base="1.3")(job)()
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises its exceptions instead of printing them
-    try:
-        return _attempt(application) or max(codes, default=0)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupted)
+    return _attempt(application) or max(codes, default=0)
+
+
+def _interrupted(number: int, frame: Any) -> None:
+    """Ctrl-C where there is nothing to save: at once, since an exception within an import of torch aborts the process."""
+    print("interrupted", file=sys.stderr, flush=True)
+    os._exit(128 + number)
 
 
 def _checked(cfg: DictConfig, main: Callable[[Config], None]) -> None:
@@ -318,6 +324,11 @@ def _attempt(work: Callable[[], None], where: str = "") -> int:
     except UserError as e:
         print(f"error: {where}{' '.join(str(e).splitlines())}", file=sys.stderr)
         return 2
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        print(f"error: {where}{e.strerror}: make room; the same command continues", file=sys.stderr)
+        return 1
     except Exception:
         traceback.print_exc()
         return 1

@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import signal
@@ -33,13 +32,17 @@ def prepare(trainer: Mapping[str, Any]) -> None:
     torch.set_flush_denormal(True)
 
 
-def finished(cfg: Mapping[str, Any], folder: Path) -> bool:
-    """Whether the run was trained to its last step and every measurement asked for is there."""
-    if not (folder / "last.ckpt").exists():
+def finished(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> bool:
+    """Whether every measurement that is asked for is there, of the checkpoint with this label, and the report too.
+
+    Also the settings of the task that only evaluation reads (its seed, its windows) must be those of last time.
+    """
+    if not all((folder / file).exists() for file in ("last.ckpt", "config.yaml", "rows.jsonl", "table.csv")):
         return False
-    tokens = cfg["optim"]["steps"] * cfg["optim"]["batch_size"] * cfg["train_length"]
+    if load_config(folder).get("task") != cfg["task"]:
+        return False
     rows = store.load(folder / "rows.jsonl")
-    have = {(row.extension, row.length, row.protocol) for row in rows if row.tokens_seen == tokens}
+    have = {(row.extension, row.length, row.protocol) for row in rows if row.checkpoint == checkpoint}
     return wanted(cfg, class_of(cfg["task"]["_target_"], "task").protocols) <= have
 
 
@@ -61,14 +64,14 @@ def locked(folder: Path) -> Iterator[None]:
 def opened(cfg: Mapping[str, Any], folder: Path) -> Iterator[str]:
     """The folder with its configuration in it, for a training. Yields the W&B mode of this process.
 
-    What is logged inside goes to train.log and to the terminal; SIGTERM ends the process by SystemExit(143).
+    What is logged inside goes to train.log and to the terminal; SIGTERM and SIGINT end it by SystemExit of 143 or 130.
     Raises UserError when the folder holds another configuration or cannot be written.
     """
     if RANK:
         yield "none"
         return
     path = folder / "config.yaml"
-    if path.exists() and training_config(load_config(folder)) != training_config(cfg):
+    if path.exists() and not same_training(load_config(folder), cfg):
         raise UserError(f"{folder}: holds a run of another configuration: choose another study= or remove the folder")
     with contextlib.ExitStack() as stack:
         try:
@@ -78,9 +81,17 @@ def opened(cfg: Mapping[str, Any], folder: Path) -> Iterator[str]:
             stack.enter_context(logged(folder / "train.log"))
         except OSError as error:
             raise UserError(f"{folder}: cannot be written ({error.strerror}): choose another study=") from error
-        before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-        stack.callback(signal.signal, signal.SIGTERM, before)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before = signal.signal(number, lambda number, frame: sys.exit(128 + number))
+            stack.callback(signal.signal, number, before)
         yield cfg["logger"]["mode"]
+
+
+def same_training(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> bool:
+    try:
+        return training_config(dict(theirs)) == training_config(dict(ours))
+    except (LookupError, TypeError, AttributeError):  # half a file, or something else
+        return False
 
 
 @contextlib.contextmanager
@@ -94,7 +105,8 @@ def logged(path: Path) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        file.handle(log.makeRecord(log.name, logging.ERROR, "", 0, f"ended by {error!r}", (), None))
+        why = "a signal" if isinstance(error, SystemExit) else repr(error)
+        file.handle(log.makeRecord(log.name, logging.ERROR, "", 0, f"ended by {why}", (), None))
         raise
     finally:
         log.handlers = []
@@ -112,6 +124,7 @@ def reopened(cfg: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
         if not (folder / file).resolve().is_relative_to(folder.resolve()):
             raise UserError(f"run={folder}: {file} is a link that leads out of the folder: copy what it points to")
     config = load_config(folder)
+    check(config)  # before anything in it is believed
     for key in ("factors", "lengths"):
         if cfg[key] is not None:
             config[key] = cfg[key]
@@ -149,6 +162,13 @@ def load_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def describe(facts: Mapping[str, Any]) -> str:
-    """Facts as one readable line of JSON."""
-    return json.dumps(facts, ensure_ascii=False)
+def describe(facts: Mapping[str, Any], within: str = "") -> str:
+    """Facts as lines of `name: value`, those of a part indented below it."""
+    lines = []
+    for key, value in facts.items():
+        if isinstance(value, Mapping):
+            numbers = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in value.items())
+            lines.append(f"{within}{key}: {numbers}")
+        else:
+            lines.append(f"{within}{key}: {value}")
+    return "\n".join(lines)

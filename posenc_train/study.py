@@ -63,7 +63,9 @@ def run(cells: Sequence[Cell], jobs: int | None) -> dict[Path, str]:
     """
     jobs = min(jobs or side_by_side(cells), len(cells))
     waiting, running, failed, done = list(cells), {}, {}, 0
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    print(f"{len(cells)} cells, {jobs} at a time, into {cells[0].folder.parent}", file=sys.stderr)
     bar = tqdm(
         total=sum(cell.tokens for cell in cells),
         initial=sum(cell.tokens_done() for cell in cells),  # of an earlier call: says nothing about the speed
@@ -82,8 +84,10 @@ def run(cells: Sequence[Cell], jobs: int | None) -> dict[Path, str]:
                 done += 1
                 if process.exitcode:
                     failed[cell.folder] = reason(cell, process.exitcode)
-            names = ", ".join("{position}-{task}".format(**cell.config["names"]) for cell in running.values())
-            bar.set_description_str(f"{done} of {len(cells)} done; {names}", refresh=False)
+            names = ["{position}-{task}".format(**cell.config["names"]) for cell in running.values()]
+            bar.set_description_str(
+                "; ".join([f"{done} of {len(cells)} done", ", ".join(names)][: 1 + bool(names)]), False
+            )
             bar.update(sum(cell.tokens_done() for cell in cells) - bar.n)
     finally:
         bar.close()

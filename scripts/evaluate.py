@@ -13,18 +13,19 @@ def main(cfg: dict) -> None:
     from posenc_train.evaluation.run import evaluate_run
     from posenc_train.report import store
     from posenc_train.report.wandb import Run
-    from posenc_train.training.checkpoint import load
+    from posenc_train.training.checkpoint import load, read
 
     folder, trained = runs.reopened(cfg)
-    if runs.finished(trained, folder):
+    saved = read(folder / "last.ckpt")
+    if runs.finished(trained, folder, saved.label):
         print(f"{folder}: every row asked for is there already")
     else:
         runs.prepare(trained["trainer"])
         task = build_task(trained)
         model = build_model(trained, task)
-        step, _ = load(model, folder / "last.ckpt")
+        load(model, folder / "last.ckpt")
         with runs.locked(folder):
-            rows = list(evaluate_run(trained, task, model, step))
+            rows = list(evaluate_run(trained, task, model, saved.step, saved.label))
             added = store.append(folder / "rows.jsonl", rows)
         print(f"{folder}: {added} of {len(rows)} rows are new")
         with Run(cfg["logger"]["mode"], folder.name, trained["study"], trained) as run:

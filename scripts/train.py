@@ -7,7 +7,7 @@ python scripts/train.py -m position=nope,rope,alibi seed=0,1
 import time
 from pathlib import Path
 
-from posenc_train.config import entry, run_folder
+from posenc_train.config import entry, lengths, run_folder
 
 
 @entry("train")
@@ -23,24 +23,23 @@ def main(cfg: dict) -> None:
     from posenc_train.training.checkpoint import initialise
     from posenc_train.training.fit import fit
 
-    folder = run_folder(cfg)
-    if runs.finished(cfg, folder):
+    folder, step = run_folder(cfg), cfg["optim"]["steps"]
+    if runs.finished(cfg, folder, f"last@{step}"):
         print(f"{folder}: finished before, nothing is trained again")
         return
     runs.prepare(cfg["trainer"])
     task = build_task(cfg)
     facts = task.report(cfg["train_length"], longest(cfg))  # or an error: there is nothing long enough
     model = build_model(cfg, task)
+    start = initialise(model, Path(cfg["init"]).expanduser()) if cfg["init"] else "fresh weights"
     with runs.opened(cfg, folder) as mode, Run(mode, folder.name, cfg["study"], cfg) as run:
-        runs.log.info("%s: %s", folder, runs.describe(facts))
-        if cfg["init"] and not (folder / "last.ckpt").exists():
-            runs.log.info("starting from %s", initialise(model, Path(cfg["init"]).expanduser()))
+        runs.log.info("%s from %s\n%s", folder, start, runs.describe(facts))
         seconds = fit(cfg, task, model, build_sampling(cfg), folder, run)
         if runs.RANK:
             return  # another process evaluates and writes
-        step = cfg["optim"]["steps"]
+        runs.log.info("evaluating at %s tokens", ", ".join(map(str, lengths(cfg))))
         began = time.perf_counter()
-        rows = [*cost_rows(cfg, task, model, step, seconds), *evaluate_run(cfg, task, model, step)]
+        rows = [*cost_rows(cfg, task, model, step, seconds), *evaluate_run(cfg, task, model, step, f"last@{step}")]
         runs.log.info("trained in %.1f s, evaluated in %.1f s", seconds, time.perf_counter() - began)
         store.append(folder / "rows.jsonl", rows)
         run.evaluation(rows)
@@ -48,7 +47,7 @@ def main(cfg: dict) -> None:
         for file in report.write(summary, folder):
             if file.suffix == ".png":
                 run.figure(file.stem, file)
-        runs.log.info(report.text(summary))
+        runs.log.info("%s\nrows, tables and figures are in %s", report.text(summary), folder)
 
 
 if __name__ == "__main__":

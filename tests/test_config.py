@@ -109,7 +109,7 @@ WRONG = {
     "position=alibi model.width=130 model.heads=8": ["model.heads=8", "must divide model.width=130"],
     "task=copy train_length=4": ["train_length=4", "at least 5", "copy"],
     "task=copy protocol=[nonoverlapping]": ["protocol=[nonoverlapping]", "task=copy", "free_running"],
-    "lengths=[32]": ["protocol.same_targets.k=null", "train_length=128", "shortest evaluation length, 32"],
+    "lengths=[32] protocol.same_targets.k=33": ["protocol.same_targets.k=33", "shortest evaluation length, 32"],
     "protocol=[free_running]": ["protocol=[free_running]", "task=text", "same_targets"],
     "task.path=no/such/folder": ["task.path=no/such/folder", "no such file", "standard library"],
     # other entry points

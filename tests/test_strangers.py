@@ -151,4 +151,4 @@ def test_a_run_can_start_from_another_runs_weights(honest, tmp_path, monkeypatch
         assert torch.equal(value, expected)
     assert ("start afresh" in said) != same
     folder = run_folder(run("train", *SMALL, "position=nope", "train_length=32", f"init={honest}"))
-    assert f"starting from weights of {honest} at step 12" in (folder / "train.log").read_text()
+    assert f"from weights of {honest} at step 12" in (folder / "train.log").read_text()

@@ -10,7 +10,7 @@ from typing import Any
 import posenc_train
 from posenc_train.build import construct
 from posenc_train.config import cell_name, label, lengths
-from posenc_train.evaluation.evaluate import evaluate, protocol_label
+from posenc_train.evaluation.evaluate import evaluate, last_targets, protocol_label
 from posenc_train.evaluation.rows import Row
 from posenc_train.model.transformer import Transformer
 from posenc_train.tasks.base import Task
@@ -27,6 +27,7 @@ def wanted(cfg: Mapping[str, Any], protocols: tuple[str, ...]) -> set[tuple[str,
         for length in lengths(cfg)
         for name, settings in cfg["protocol"].items()
         if name in protocols
+        if name != "same_targets" or last_targets(settings, cfg["train_length"]) <= length
     }
 
 
@@ -35,7 +36,7 @@ def longest(cfg: Mapping[str, Any]) -> int:
     return cfg["task"]["longest"] or max(8 * cfg["train_length"], *lengths(cfg))
 
 
-def coordinates(cfg: Mapping[str, Any], task: Task, step: int) -> dict[str, Any]:
+def coordinates(cfg: Mapping[str, Any], task: Task, step: int, checkpoint: str) -> dict[str, Any]:
     """What every row of a run says of where it comes from."""
     return {
         "study": cfg["study"],
@@ -47,15 +48,15 @@ def coordinates(cfg: Mapping[str, Any], task: Task, step: int) -> dict[str, Any]
         "seed": cfg["seed"],
         "train_length": cfg["train_length"],
         "tokens_seen": step * cfg["optim"]["batch_size"] * cfg["train_length"],
-        "checkpoint": f"last@{step}",
+        "checkpoint": checkpoint,
         "code": code_fingerprint(),
         "data": task.fingerprint,
     }
 
 
-def evaluate_run(cfg: Mapping[str, Any], task: Task, model: Transformer, step: int) -> Iterator[Row]:
-    """The rows of every extension, length and protocol that the configuration asks for."""
-    where = coordinates(cfg, task, step)
+def evaluate_run(cfg: Mapping[str, Any], task: Task, model: Transformer, step: int, checkpoint: str) -> Iterator[Row]:
+    """The rows of every extension, length and protocol that the configuration asks for; checkpoint is its label."""
+    where = coordinates(cfg, task, step, checkpoint)
     for extension, settings in cfg["extension"].items():
         extended = model.under([construct(f"extension.{extension}", settings, scheme) for scheme in model.positions])
         for m in evaluate(extended, task, lengths(cfg), cfg["protocol"], cfg["train_length"], longest(cfg)):
@@ -64,7 +65,11 @@ def evaluate_run(cfg: Mapping[str, Any], task: Task, model: Transformer, step: i
 
 def cost_rows(cfg: Mapping[str, Any], task: Task, model: Transformer, step: int, seconds: float) -> Iterator[Row]:
     """What the training took: seconds (count: steps), the process's peak memory in bytes, trained parameters."""
-    where = coordinates(cfg, task, step) | {"extension": "none", "length": cfg["train_length"], "slice": {}}
+    where = coordinates(cfg, task, step, f"last@{step}") | {
+        "extension": "none",
+        "length": cfg["train_length"],
+        "slice": {},
+    }
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # kilobytes on Linux
     parameters = sum(p.numel() for p in model.parameters())
     for metric, total, count, unit in (

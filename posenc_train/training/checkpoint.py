@@ -1,50 +1,82 @@
 """Reading a checkpoint, without Lightning."""
 
 import pickle
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from posenc_train.config import UserError
 from posenc_train.model.transformer import Transformer
+from posenc_train.tasks.base import digest
+
+UNREADABLE = (RuntimeError, EOFError, OSError, pickle.UnpicklingError, zipfile.BadZipFile)
+NO_CHECKPOINT = (LookupError, TypeError, ValueError, AttributeError)
 
 
-def load(model: Transformer, checkpoint: Path) -> tuple[int, float]:
-    """Puts a checkpoint's weights into the model; returns its step and the seconds of training up to there.
+class Saved(NamedTuple):
+    """What its readers use of a checkpoint.
+
+    label: how rows name it, `last@400`; with weights that were changed after the training saved them it is another
+        checkpoint, `last@400 edited 1a2b3c4d`.
+    seconds: of training up to its step. data: the fingerprint of what it was trained on.
+    """
+
+    weights: dict[str, Tensor]
+    step: int
+    seconds: float
+    label: str
+    data: str
+
+
+def load(model: Transformer, checkpoint: Path) -> Saved:
+    """Puts a checkpoint's weights into the model.
 
     Executes nothing that the file brings. Raises UserError, with the model as it was, for a file that is damaged or
-    holds another model.
+    holds another model. Where the two copies of tied weights disagree, in an edited file, that of the head counts.
     """
-    weights, step, seconds = read(checkpoint)
-    _put(model, weights, checkpoint)
-    return step, seconds
+    saved = read(checkpoint)
+    _put(model, saved.weights, checkpoint)
+    return saved
 
 
 def initialise(model: Transformer, folder: Path) -> str:
     """Puts the weights of another run into a fresh model: all of the network, and the scheme's where it has the very
     same ones. Returns what was taken, in words. Raises UserError as `load` does."""
-    weights, step, _ = read(folder / "last.ckpt")
+    saved = read(folder / "last.ckpt")
     own = {key: value for key, value in model.state_dict().items() if key.startswith("positions.")}
-    same = all(key in weights and weights[key].shape == value.shape for key, value in own.items())
-    network = {key: value for key, value in weights.items() if not key.startswith("positions.")}
-    theirs = {key: weights[key] for key in own} if same else own
+    same = all(key in saved.weights and saved.weights[key].shape == value.shape for key, value in own.items())
+    network = {key: value for key, value in saved.weights.items() if not key.startswith("positions.")}
+    theirs = {key: saved.weights[key] for key in own} if same else own
     _put(model, network | theirs, folder / "last.ckpt")
     fresh = "" if same else "; the position scheme's parameters start afresh"
-    return f"weights of {folder} at step {step}{fresh}"
+    return f"weights of {folder} at step {saved.step}{fresh}"
 
 
-def read(checkpoint: Path) -> tuple[dict[str, Tensor], int, float]:
-    """Weights, step and seconds."""
+def read(checkpoint: Path) -> Saved:
+    """Raises UserError for a file that is damaged, be it in one byte of a weight, or not a training's checkpoint."""
     try:
+        with zipfile.ZipFile(checkpoint) as file:  # torch.load does not compare the checksums
+            if damaged := file.testzip():
+                raise ValueError(f"{damaged} is damaged")
         state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        step, seconds = int(state["global_step"]), float(state["callbacks"]["Recorder"]["seconds"])
         weights = {key.removeprefix("model."): value for key, value in state["state_dict"].items()}
-        return weights, state["global_step"], state["callbacks"]["Recorder"]["seconds"]
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{checkpoint}: is no readable checkpoint ({type(error).__name__}): it may be damaged"
-        ) from error
+        _ = state["optimizer_states"], state["lr_schedulers"], state["loops"], state["rng"]  # continuing needs them
+        now = fingerprint(weights)
+    except (*UNREADABLE, *NO_CHECKPOINT) as error:
+        why = type(error).__name__
+        raise UserError(f"{checkpoint}: is no readable checkpoint ({why}): it may be damaged or missing") from error
+    edited = "" if now == state.get("weights") else f" edited {now[:8]}"
+    return Saved(weights, step, seconds, f"last@{step}{edited}", str(state.get("data")))
+
+
+def fingerprint(weights: Mapping[str, Tensor]) -> str:
+    """16 hex digits of named tensors."""
+    return digest(*(part for key, value in sorted(weights.items()) for part in (key, value.detach().cpu().numpy())))
 
 
 def _put(model: Transformer, weights: dict[str, Tensor], checkpoint: Path) -> None:

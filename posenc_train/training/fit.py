@@ -18,7 +18,7 @@ from posenc_train.model.transformer import Transformer
 from posenc_train.report.store import write_whole
 from posenc_train.report.wandb import Run
 from posenc_train.tasks.base import Task
-from posenc_train.training.checkpoint import load
+from posenc_train.training.checkpoint import Saved, load
 from posenc_train.training.data import Batches
 from posenc_train.training.module import Training
 
@@ -110,8 +110,9 @@ class Checkpoints(L.Callback):
         last = trainer.global_step == trainer.max_steps
         if last or self.signal or trainer.global_step % self.every == 0:
             self.save(trainer)
-        if self.signal and not last:
-            log.info("stopped by %s after step %d", signal.Signals(self.signal).name, trainer.global_step)
+        if self.signal:
+            name = signal.Signals(self.signal).name
+            log.info("stopped by %s after step %d; the same command continues", name, trainer.global_step)
             raise SystemExit(128 + self.signal)
 
     def on_train_end(self, trainer: L.Trainer, module) -> None:
@@ -128,17 +129,28 @@ class Checkpoints(L.Callback):
 
 def lines_up_to(path: Path, step: int) -> list[str]:
     """The lines of metrics.jsonl up to a step: what an interrupted attempt wrote after its checkpoint is done again."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+    kept = []
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else []:
+        try:
+            if json.loads(line)["step"] <= step and line.endswith(b"\n"):
+                kept.append(line.decode())
+        except (ValueError, TypeError, LookupError):
+            log.info("%s: a line that is no measurement is left out", path)
+    return kept
 
 
 def fit(config: dict[str, Any], task: Task, model: Transformer, sampling: Any, folder: Path, run: Run) -> float:
     """Trains the model in place to `optim.steps`, from the newest checkpoint where there is one. Returns the seconds
     it took, over all attempts. With several devices every one of them comes back from here."""
     settings, optim = config["trainer"], config["optim"]
-    checkpoint, step, seconds = resume(model, folder)
-    if step == optim["steps"]:
-        return seconds
+    checkpoint, saved = resume(model, folder)
+    if saved and saved.data != task.fingerprint:
+        raise UserError(
+            f"{folder}: was trained on other data, up to step {saved.step}, than the task has now: "
+            "restore the data, or train under another study="
+        )
+    if saved and saved.step == optim["steps"]:
+        return saved.seconds
     recorder = Recorder(folder, run, config)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="lightning")  # advice on workers and loggers that we decline
@@ -160,30 +172,30 @@ def fit(config: dict[str, Any], task: Task, model: Transformer, sampling: Any, f
             default_root_dir=folder,
         )
         batches = Batches(task, config["seed"], config["train_length"], optim["batch_size"], settings["workers"])
-        trainer.fit(Training(model, sampling, config), batches, ckpt_path=checkpoint)
+        trainer.fit(Training(model, sampling, config, task.fingerprint), batches, ckpt_path=checkpoint)
     model.to("cpu")
     return recorder.seconds
 
 
-def resume(model: Transformer, folder: Path) -> tuple[Path | None, int, float]:
-    """The newest checkpoint that can be read, its step and seconds, its weights put into the model.
+def resume(model: Transformer, folder: Path) -> tuple[Path | None, Saved | None]:
+    """The newest checkpoint that can be read, its weights put into the model; (None, None) without any.
 
-    (None, 0, 0) without any. Raises UserError when there are some and none can be read.
+    Raises UserError when there are some and none can be read.
     """
     damaged = []
     for path in (folder / "last.ckpt", folder / "before.ckpt"):
         if not path.exists():
             continue
         try:
-            step, seconds = load(model, path)
+            saved = load(model, path)
         except UserError as error:
             damaged.append(path)
             log.info("%s", error)
             continue
         for bad in damaged:
             bad.replace(bad.with_suffix(".damaged"))  # or the next checkpoint would push out the good one
-        log.info("continuing from step %d", step)
-        return path, step, seconds
+        log.info("continuing from step %d", saved.step)
+        return path, saved
     if damaged:
         raise UserError(f"{folder}: no checkpoint in it can be read: remove the folder to train again from the start")
-    return None, 0, 0.0
+    return None, None

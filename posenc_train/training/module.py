@@ -11,14 +11,16 @@ from torch import Tensor, nn
 
 from posenc_train.model.transformer import Transformer
 from posenc_train.tasks.base import IGNORE, Batch
+from posenc_train.training.checkpoint import fingerprint
 
 
 class Training(L.LightningModule):
-    """AdamW with warm-up and cosine decay over `optim.steps`. `config` is kept in the checkpoint, as plain values."""
+    """AdamW with warm-up and cosine decay over `optim.steps`. `config`, as plain values, and `data`, the fingerprint of
+    what it is trained on, are kept in the checkpoint."""
 
-    def __init__(self, model: Transformer, sampling: Callable[..., Tensor | None], config: dict[str, Any]):
+    def __init__(self, model: Transformer, sampling: Callable[..., Tensor | None], config: dict[str, Any], data: str):
         super().__init__()
-        self.model, self.sampling, self.config = model, sampling, config
+        self.model, self.sampling, self.config, self.data = model, sampling, config, data
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         pos = self.sampling(batch.inputs.shape[1], self.config["seed"], self.trainer.global_step)
@@ -43,6 +45,8 @@ class Training(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["config"] = self.config
         checkpoint["rng"] = torch.get_rng_state()
+        checkpoint["data"] = self.data
+        checkpoint["weights"] = fingerprint(self.model.state_dict())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.rng = checkpoint["rng"]
