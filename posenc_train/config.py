@@ -305,7 +305,7 @@ def _run(name: str, main: Callable[[Config], None], sweeps: bool) -> int:
 
 
 def _interrupted(number: int, frame: Any) -> None:
-    """Ctrl-C where there is nothing to save: at once, since an exception within an import of torch aborts the process."""
+    """Ctrl-C where there is nothing to save: at once, since an exception within an import of torch aborts."""
     print("interrupted", file=sys.stderr, flush=True)
     os._exit(128 + number)
 

@@ -89,6 +89,7 @@ class Speaker(Transformer):
         ("does not stop", 2, 20, 0),
         ("stops early", 0, 8, 0),
         ("one letter wrong", 0, 18, 2),
+        ("ends one early", 0, 18, 0),
     ],
 )
 def test_exact_match_token_accuracy_and_stopping_apart(said, exact, token, stops):
@@ -99,6 +100,8 @@ def test_exact_match_token_accuracy_and_stopping_apart(said, exact, token, stops
         answers[:, 10] = 0
     elif said == "stops early":
         answers[:, 4] = task.end
+    elif said == "ends one early":
+        answers[:, 9] = task.end
     elif said == "one letter wrong":
         answers[:, 5] = (answers[:, 5] + 1) % 26
     rows = list(evaluate(Speaker(task, answers, 10), task, [23], {"free_running": {}}, 23, 184))

@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +139,37 @@ def test_a_zeroed_head_is_uniform(in_study, tmp_path, monkeypatch):
         assert math.exp(row["total"] / row["count"]) == pytest.approx(256, rel=1e-12)
 
 
+def test_an_edited_checkpoint_is_another_checkpoint(in_study, tmp_path, monkeypatch):
+    """Its rows are beside those of the trained weights, never in their place; a line of the table each."""
+    folder = Path(shutil.copytree(folder_of("alibi"), tmp_path / "runs" / "s" / folder_of("alibi").name))
+    before = rows_in(folder)
+    checkpoint = torch.load(folder / "last.ckpt", weights_only=True)
+    for key in ("model.head.weight", "model.embedding.weight"):
+        checkpoint["state_dict"][key].zero_()
+    torch.save(checkpoint, folder / "last.ckpt")
+    monkeypatch.chdir(tmp_path)
+    run("evaluate", f"run={folder}")
+    added = rows_in(folder)[len(before) :]
+    assert rows_in(folder)[: len(before)] == before
+    assert {row["length"] for row in added} == {16, 32, 64, 128}
+    assert all(row["checkpoint"].startswith("last@12 edited ") for row in added)
+    assert all(row["total"] / row["count"] == pytest.approx(math.log(256), rel=1e-12) for row in added)
+
+
+@pytest.mark.parametrize("change", ["task.eval_seed=1", "task.windows=3", "task.longest=200"])
+def test_another_evaluation_is_done_without_training(in_study, tmp_path, monkeypatch, change):
+    source = folder_of("t5")
+    folder = Path(shutil.copytree(source, tmp_path / "runs" / "s" / source.name))
+    checkpoint, before = (folder / "last.ckpt").read_bytes(), rows_in(folder)
+    monkeypatch.chdir(tmp_path)
+    words = [word for word in NANO if change.partition("=")[0] not in word]
+    run("train", *words, "position=t5", "study=s", change, "logger=none")
+    added = rows_in(folder)[len(before) :]
+    assert (folder / "last.ckpt").read_bytes() == checkpoint
+    assert {row["eval_hash"] for row in added if row["metric"] == "nll"}.isdisjoint(row["eval_hash"] for row in before)
+    assert {row["length"] for row in added if row["metric"] == "nll"} == {16, 32, 64, 128}
+
+
 def test_the_table_is_the_rows(in_study):
     """Every number of table.csv, computed again from the lines of rows.jsonl; and no number is missing."""
     run("compare", "study=s")
@@ -235,7 +267,9 @@ def test_interrupted_training_continues_to_the_same_weights(tmp_path, monkeypatc
         [json.loads(line)["loss"] for line in (root / folder / "metrics.jsonl").read_text().splitlines()]
         for root in (whole, broken)
     ]
-    assert losses[0][-1] == losses[1][-1] and len(losses[0]) == len(losses[1]) == 3
+    assert losses[0] == losses[1] and len(losses[0]) == 3  # also the mean that spans the checkpoint at 5
+    spent = [json.loads(line)["seconds"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert 0 < spent[0] < spent[1] < spent[2]
     scores = [
         {row["length"]: row["total"] for row in rows_in(root / folder) if row["protocol"] == "nonoverlapping"}
         for root in (whole, broken)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from posenc_train.evaluation import evaluate as evaluate_module
 from posenc_train.evaluation.evaluate import evaluate, position_buckets, protocol_label
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.alibi import Alibi
@@ -55,8 +56,9 @@ def test_a_zero_head_is_uniform_exactly(vocab, dtype):
         assert row.total / row.count / math.log(2) == pytest.approx(math.log2(vocab), rel=1e-12)
 
 
-def test_every_number_by_brute_force():
-    """Window by window, target by target, through the model's plain forward."""
+def test_every_number_by_brute_force(monkeypatch):
+    """Window by window, target by target, through the model's plain forward; logits a few positions at a time."""
+    monkeypatch.setattr(evaluate_module, "LOGITS", 7)
     model, task = transformer(), Windows(count=3, longest=50)
     found = sums(rows_of(model, task, [16, 50], longest=50))
     for length in (16, 50):
@@ -171,3 +173,17 @@ def test_bits_per_byte_of_tokens():
     rows = {r.unit: r for r in rows_of(transformer(), task, [16], longest=20) if r.protocol == "nonoverlapping"}
     assert rows["token"].total == rows["byte"].total and rows["token"].count == 32
     assert rows["byte"].count == int((task.ids[:, 5:].astype(int) + 1).sum())
+
+
+def test_dropout_is_off():
+    torch.manual_seed(0)
+    noisy = Transformer(DIMS, 256, 0, [Alibi(DIMS)], dropout=0.5).train()
+    quiet = transformer()
+    quiet.load_state_dict(noisy.state_dict())
+    assert sums(rows_of(noisy, Windows(), [16])) == sums(rows_of(quiet, Windows(), [16]))
+    assert noisy.training
+
+
+def test_the_last_targets_need_a_length_of_as_many():
+    rows = rows_of(transformer(), Windows(), [8, 7])
+    assert [(r.length, r.count) for r in rows if r.protocol == "same_targets(k=8)"] == [(8, 40)]

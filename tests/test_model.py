@@ -9,10 +9,11 @@ from posenc_train.config import compose
 from posenc_train.model import toeplitz
 from posenc_train.model.attend import attend
 from posenc_train.model.cache import Cache
-from posenc_train.model.transformer import Transformer
+from posenc_train.model.transformer import Block, Transformer, generate
 from posenc_train.positions.alibi import Alibi
 from posenc_train.positions.base import Dims, Span
 from posenc_train.positions.nope import Nope
+from posenc_train.positions.rope import Rope
 from posenc_train.positions.t5 import T5
 from posenc_train.tasks.copy import Copy
 
@@ -175,3 +176,101 @@ def test_training_in_bfloat16_keeps_the_bias_in_float32(monkeypatch):
     with torch.autocast("cpu", torch.bfloat16):
         model(torch.zeros(1, 64, dtype=torch.int64))
     assert set(seen) == {(torch.bfloat16, torch.float32)}
+
+
+def test_the_way_of_other_devices_agrees_too(monkeypatch):
+    """A materialised mask, chunk by chunk: what a GPU takes, forced here for any length."""
+    monkeypatch.setattr(toeplitz, "MATERIALISE", 10**9)
+    scheme = T5(DIMS)
+    for queries, cached in ((300, 0), (150, 20), (1, 140)):
+        span, w = Span.of(queries, cached), torch.randn(2, 4, queries, 8)
+        q = torch.randn(2, 4, queries, 8, requires_grad=True)
+        k, v = (torch.randn(2, 4, queries + cached, 8, requires_grad=True) for _ in range(2))
+        found = []
+        for backend in ("fused", "reference"):
+            out = attend(q, k, v, scheme, span, backend)
+            found.append([out, *torch.autograd.grad((out * w).sum(), [q, k, v, scheme.table])])
+        assert all(torch.allclose(a, b, atol=1e-4, rtol=1e-4) for a, b in zip(*found, strict=True))
+
+
+def test_the_mask_of_given_positions_is_float32_beside_bfloat16():
+    pos, v = 3 * torch.arange(600), torch.randn(1, 4, 600, 8).bfloat16()
+    zero, scheme = torch.zeros(1, 4, 600, 8), Alibi(DIMS)
+    low = attend(zero.bfloat16(), zero.bfloat16(), v, scheme, Span(pos, pos)).float()
+    high = attend(zero, zero, v.float(), scheme, Span(pos, pos), "reference")
+    assert (low - high).abs().max() < 2e-2
+
+
+def test_attention_is_computed_outside_autocast():
+    q, k, v = torch.randn(3, 1, 4, 20, 8)
+    plain = attend(q, k, v, Alibi(DIMS), Span.of(20), "reference")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(attend(q, k, v, Alibi(DIMS), Span.of(20), "reference"), plain)
+
+
+@pytest.mark.parametrize("backend", ["fused", "reference"])
+def test_padding_sees_nothing_not_even_padding(backend):
+    q, k, v = torch.randn(3, 1, 4, 4, 8)
+    pos, doc = torch.arange(4), torch.tensor([[-1, -1, 0, 0]])
+    out = attend(q, k, v, Alibi(DIMS), Span(pos, pos, 0, doc, doc), backend)
+    assert out[:, :, :2].abs().max() == 0 and out[:, :, 2:].abs().min() > 0
+
+
+def test_a_cache_holds_documents_in_order():
+    model = Transformer(DIMS, 11, 0, [Alibi(DIMS)])
+    ids, pos = torch.randint(0, 11, (2, 9)), torch.arange(9).expand(2, -1)
+    doc = torch.tensor([-1, -1, 0, 0, 0, 1, 1, 1, 1]).expand(2, -1)
+    whole, cache = model(ids, pos=pos, doc=doc), Cache()
+    parts = [x.split([4, 1, 4], dim=1) for x in (ids, pos, doc)]
+    pieces = [model(i, pos=p, doc=d, cache=cache) for i, p, d in zip(*parts, strict=True)]
+    assert torch.allclose(torch.cat(pieces, dim=1), whole, atol=1e-5)
+
+
+def test_generation_at_given_positions():
+    model = Transformer(DIMS, 11, 0, [Rope(DIMS)]).eval()
+    text, pos = torch.randint(0, 11, (2, 6)), 3 * torch.arange(11)
+    said = generate(model, text, 5, pos=pos.expand(2, -1))
+    for _ in range(5):
+        logits = model(text, pos=pos[: text.shape[1]].expand(2, -1))
+        text = torch.cat([text, logits[:, -1:].argmax(-1)], dim=1)
+    assert torch.equal(said, text[:, 6:])
+
+
+def block(**options) -> Block:
+    made = Block(DIMS, **options)
+    for weight in made.parameters():
+        if weight.ndim == 2:
+            torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+    return made
+
+
+def through(made: Block, x: torch.Tensor) -> torch.Tensor:
+    return made(x, Nope(DIMS), Span.of(x.shape[1]), lambda k, v: (k, v), "fused")
+
+
+def test_qk_norm_takes_away_the_scale_of_q_and_of_k():
+    made, x = block(qk_norm=True), torch.randn(2, 9, 32)
+    before = through(made, x)
+    for rows in (slice(0, 32), slice(32, 64)):
+        made.qkv.weight.data[rows] *= 5
+        assert torch.allclose(through(made, x), before, atol=1e-4)
+
+
+def test_dropout_reaches_both_halves_of_a_block():
+    made, x = block(dropout=1 - 1e-12).train(), torch.randn(2, 9, 32)
+    assert torch.allclose(through(made, x), x)
+
+
+def test_swiglu_is_silu_of_the_gate_times_the_rest():
+    made, x = block(mlp="swiglu"), torch.randn(2, 9, 32)
+    made.out.weight.data.zero_()  # the attention adds nothing
+    gate, up = made.up(made.mlp_norm(x)).chunk(2, dim=-1)
+    assert torch.allclose(through(made, x), x + made.down(gate * torch.sigmoid(gate) * up), atol=1e-6)
+
+
+def test_initial_sizes():
+    dims = Dims(width=256, heads=4, head_width=64, layers=2, train_length=64)
+    model = Transformer(dims, 256, 64, [Nope(dims)])
+    stds = {"blocks.0.qkv": 1, "blocks.0.out": 0.5, "blocks.1.down": 0.5 * 0.5, "embedding": 1, "mark_embedding": 1}
+    for name, factor in stds.items():  # in units of width^-1/2; `down` has four times the inputs
+        assert model.get_submodule(name).weight.std().item() == pytest.approx(factor / 16, rel=0.05), name

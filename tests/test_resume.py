@@ -120,7 +120,17 @@ def test_sigterm_to_the_command(tmp_path):
     assert process.returncode == 143 and "Traceback" not in said
 
 
-def test_a_damaged_newest_checkpoint(undisturbed, tmp_path, monkeypatch):
+def cut(content: bytes) -> bytes:
+    return content[:-1000]
+
+
+def one_byte(content: bytes) -> bytes:
+    """Somewhere in the weights: such a file loads without a word unless its checksums are compared."""
+    return content[:30000] + bytes([content[30000] ^ 1]) + content[30001:]
+
+
+@pytest.mark.parametrize("damage", [cut, one_byte])
+def test_a_damaged_newest_checkpoint(undisturbed, tmp_path, monkeypatch, damage):
     """The one before is taken, and it is said; the damaged one is kept aside."""
     monkeypatch.chdir(tmp_path)
     process = start("train", *RUN)
@@ -128,7 +138,7 @@ def test_a_damaged_newest_checkpoint(undisturbed, tmp_path, monkeypatch):
     process.kill()
     process.join()
     last = FOLDER / "last.ckpt"
-    last.write_bytes(last.read_bytes()[:-1000])
+    last.write_bytes(damage(last.read_bytes()))
     run("train", *RUN)
     log = (FOLDER / "train.log").read_text()
     assert "last.ckpt: is no readable checkpoint" in log and continued(log)[0] in (6, 12)
@@ -143,6 +153,68 @@ def test_no_readable_checkpoint_is_an_error_that_loses_nothing(tmp_path, monkeyp
     with pytest.raises(UserError, match="no checkpoint in it can be read: remove the folder"):
         run("train", *RUN)
     assert (FOLDER / "last.ckpt").read_bytes() == b"not a checkpoint" and not (FOLDER / "rows.jsonl").exists()
+
+
+@pytest.mark.parametrize("text", ["a: 1", "position: {", "- 1", "\x00"])
+def test_a_damaged_configuration_is_one_line(undisturbed, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    FOLDER.mkdir(parents=True)
+    (FOLDER / "config.yaml").write_text(text)
+    (FOLDER / "last.ckpt").write_bytes((undisturbed / FOLDER / "last.ckpt").read_bytes())
+    for script, overrides in (("train", RUN), ("evaluate", [f"run={FOLDER}"])):
+        with pytest.raises(UserError):
+            run(script, *overrides)
+    assert (FOLDER / "config.yaml").read_text() == text and not (FOLDER / "rows.jsonl").exists()
+
+
+def test_damaged_metrics_do_not_keep_a_run_from_going_on(undisturbed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    process = start("train", *RUN)
+    assert until(process, lambda: lines(FOLDER / "metrics.jsonl") >= 20)
+    process.kill()
+    process.join()
+    metrics = FOLDER / "metrics.jsonl"
+    metrics.write_bytes(b"{{{\n\xff\xfe\n[1]\n" + metrics.read_bytes() + b'{"step": 2')
+    run("train", *RUN)
+    assert_equal(tmp_path, undisturbed)
+
+
+def test_training_does_not_go_on_with_other_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in "abcdefghijkl":
+        (tmp_path / "texts").mkdir(exist_ok=True)
+        (tmp_path / "texts" / name).write_text(f"{name} and so on " * 50)
+    words = [*RUN, "task.path=texts"]
+    process = start("train", *words)
+    folder = run_folder(compose("train", words))
+    assert until(process, lambda: lines(folder / "metrics.jsonl") >= 20)
+    process.kill()
+    process.join()
+    (tmp_path / "texts" / "a").write_text("something else " * 50)
+    before = (folder / "last.ckpt").read_bytes()
+    with pytest.raises(UserError, match="was trained on other data, up to step"):
+        run("train", *words)
+    assert (folder / "last.ckpt").read_bytes() == before
+
+
+def test_a_signal_in_the_last_step_counts(tmp_path, monkeypatch):
+    from posenc_train.training import module
+
+    monkeypatch.chdir(tmp_path)
+    step = module.Training.training_step
+
+    def last(self, batch, index):
+        if self.trainer.global_step == 39:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(self, batch, index)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr(module.Training, "training_step", last)
+        run("train", *RUN)
+    assert ended.value.code == 143 and not (FOLDER / "rows.jsonl").exists()
+    assert torch.load(FOLDER / "last.ckpt", weights_only=True)["global_step"] == 40
+    run("train", *RUN)
+    assert (FOLDER / "rows.jsonl").exists()
 
 
 def test_a_folder_of_another_configuration_is_refused(undisturbed, tmp_path, monkeypatch):

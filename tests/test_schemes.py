@@ -232,3 +232,40 @@ def test_t5_refuses_pairs_without_a_formula(settings):
 
 def test_t5_starts_as_t5_does():
     assert T5(Dims(256, 64, 4, 1, 32)).table.std().item() == pytest.approx(256**-0.5, rel=0.1)
+
+
+# ---- settings and contracts that one value would not show
+
+
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_rope_positions_are_float32_beside_bfloat16_vectors(pairing):
+    """Positions rounded to bfloat16 would be off by up to 16 at 4,000."""
+    pos, x = torch.arange(4000, 4300), torch.randn(1, 4, 300, 8).bfloat16()
+    low = turn(x, pos, frequencies(8), pairing).float()
+    assert torch.allclose(low, turn(x.float(), pos, frequencies(8), pairing), atol=3e-2)
+
+
+def test_the_base_is_used():
+    dims, ones = Dims(8, 1, 8, 1, 32), torch.ones(1, 1, 1, 8)
+    out, _ = Rope(dims, base=100.0).rotate(ones, ones, Span(torch.tensor([3]), torch.tensor([3])))
+    theta = 100.0 ** (-np.arange(0, 8, 2) / 8)
+    expected = np.concatenate([np.cos(3 * theta) - np.sin(3 * theta), np.cos(3 * theta) + np.sin(3 * theta)])
+    assert np.allclose(out.flatten().numpy(), expected, atol=1e-6)
+    added = Sinusoidal(DIMS, base=100.0).embed(torch.zeros(1, 1, 16), torch.tensor([3]))[0, 0]
+    assert added[2].item() == pytest.approx(math.sin(3 * 100 ** (-2 / 16)), abs=1e-6)
+
+
+def test_learned_clamp_is_the_last_row_and_unreached_rows_are_those_behind_the_length():
+    scheme = Learned(DIMS, reach=20, beyond="clamp")
+    assert torch.equal(scheme.embed(torch.zeros(1, 1, 16), torch.tensor([25]))[0, 0], scheme.table[19])
+    assert Learned(DIMS).unreached(5)["table"][:, 0].tolist() == [False] * 5 + [True] * 27
+
+
+def test_t5_unreached_buckets_of_both_sides():
+    reached = ~T5(BOTH_SIDES).unreached(3)["table"][:, 0]
+    assert reached.nonzero().flatten().tolist() == [0, 1, 2, 17, 18]
+
+
+def test_alibi_is_symmetric():
+    scheme = Alibi(BOTH_SIDES)
+    assert torch.equal(scheme.by_distance(torch.tensor([-3])), scheme.by_distance(torch.tensor([3])))

@@ -137,6 +137,13 @@ def test_weights_of_another_model_are_refused_and_nothing_is_changed(honest):
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
+def test_a_refused_start_leaves_nothing_behind(honest, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="holds the weights of another model"):
+        run("train", *SMALL, "position=nope", "model.width=64", f"init={honest}")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("position, same", [("t5", True), ("nope", True), ("learned", False)])
 def test_a_run_can_start_from_another_runs_weights(honest, tmp_path, monkeypatch, position, same):
     """init=: weights only, under the same or another scheme."""
