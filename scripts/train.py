@@ -20,7 +20,7 @@ def main(cfg: dict) -> None:
     from posenc_train.evaluation.run import cost_rows, evaluate_run, longest
     from posenc_train.report import store
     from posenc_train.report.wandb import Run
-    from posenc_train.training.checkpoint import initialise
+    from posenc_train.training.checkpoint import initialise, read
     from posenc_train.training.fit import fit
 
     folder, step = run_folder(cfg), cfg["optim"]["steps"]
@@ -39,7 +39,8 @@ def main(cfg: dict) -> None:
             return  # another process evaluates and writes
         runs.log.info("evaluating at %s tokens", ", ".join(map(str, lengths(cfg))))
         began = time.perf_counter()
-        rows = [*cost_rows(cfg, task, model, step, seconds), *evaluate_run(cfg, task, model, step, f"last@{step}")]
+        label = read(folder / "last.ckpt").label  # weights that somebody edited since are not the trained ones
+        rows = [*cost_rows(cfg, task, model, step, seconds), *evaluate_run(cfg, task, model, step, label)]
         runs.log.info("trained in %.1f s, evaluated in %.1f s", seconds, time.perf_counter() - began)
         store.append(folder / "rows.jsonl", rows)
         run.evaluation(rows)

@@ -154,6 +154,9 @@ def test_an_edited_checkpoint_is_another_checkpoint(in_study, tmp_path, monkeypa
     assert {row["length"] for row in added} == {16, 32, 64, 128}
     assert all(row["checkpoint"].startswith("last@12 edited ") for row in added)
     assert all(row["total"] / row["count"] == pytest.approx(math.log(256), rel=1e-12) for row in added)
+    run("train", *NANO, "position=alibi", "study=s", "lengths=[16,96]", "logger=none")  # the training's command too
+    more = [row for row in rows_in(folder) if row["length"] == 96]
+    assert more and all(row["checkpoint"].startswith("last@12 edited ") for row in more)
 
 
 @pytest.mark.parametrize("change", ["task.eval_seed=1", "task.windows=3", "task.longest=200"])
