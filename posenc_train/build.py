@@ -2,11 +2,12 @@
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from posenc_train.checks import ANYTHING, EXTENSIONS, nothing_to_extend
 from posenc_train.config import UserError
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.base import Dims, PositionScheme
@@ -40,6 +41,12 @@ def construct(group: str, settings: Mapping[str, Any], *arguments: Any) -> Any:
 
 
 def build_task(cfg: Mapping[str, Any]) -> Task:
+    """Raises UserError, before any data is read, for a task whose answers the model would see."""
+    if not cfg["model"]["causal"] and class_of(cfg["task"]["_target_"], "task").next_token:
+        raise UserError(
+            f"model.causal=false: must be true with task={cfg['names']['task']}, whose targets are its inputs: "
+            "the model would see what it is to predict"
+        )
     return construct("task", cfg["task"])
 
 
@@ -50,10 +57,46 @@ def build_sampling(cfg: Mapping[str, Any]) -> Any:
 def build_model(cfg: Mapping[str, Any], task: Task) -> Transformer:
     """A model with fresh weights, the same for the same seed whatever was drawn before."""
     settings = dict(cfg["model"])
-    width, heads, layers = (settings.pop(key) for key in ("width", "heads", "layers"))
-    dims = Dims(width, heads, width // heads, layers, cfg["train_length"])
+    width, heads, layers, causal = (settings.pop(key) for key in ("width", "heads", "layers", "causal"))
+    dims = Dims(width, heads, width // heads, layers, cfg["train_length"], causal)
     torch.manual_seed(cfg["seed"])
-    schemes: list[PositionScheme] = [construct("position", cfg["position"], dims)]
-    if not schemes[0].shared:
-        schemes += [construct("position", cfg["position"], dims) for _ in range(layers - 1)]
-    return Transformer(dims, task.vocab, task.marks, schemes, **settings)
+    model = Transformer(dims, task.vocab, task.marks, build_schemes(cfg["position"], dims), **settings)
+    for extension in cfg["extension"]:
+        extend(cfg, extension, model.positions, dims, scale=1.0)  # refused now, or after the training
+    return model
+
+
+def build_schemes(settings: Mapping[str, Any], dims: Dims, key: str = "position") -> list[PositionScheme]:
+    """The scheme of every layer: one for all, one for each, or what a composition makes of its parts."""
+    cls = class_of(settings["_target_"], key)
+    if not hasattr(cls, "assemble"):
+        first = construct(key, settings, dims)
+        return [first, *(first if first.shared else construct(key, settings, dims) for _ in range(dims.layers - 1))]
+    own = {name: value for name, value in settings.items() if name != "_target_"}
+    try:
+        return cls.assemble(dims, lambda part, dims: build_schemes(part, dims, f"{key}.parts"), **own)
+    except (ValueError, TypeError) as error:
+        raise UserError(str(error)) from error
+
+
+def scale_of(settings: Mapping[str, Any], length: int, train_length: int) -> float:
+    """How many times longer an extension makes the context at an evaluation length: what it says, or as it needs."""
+    scale = settings.get("scale", "auto")
+    return float(max(1.0, length / train_length) if scale == "auto" else scale)
+
+
+def extend(
+    cfg: Mapping[str, Any], name: str, schemes: Sequence[PositionScheme], dims: Dims, scale: float, **found: Any
+) -> list[PositionScheme]:
+    """The schemes of all layers under an extension, which share their parameters and leave them as they are.
+
+    found: settings in place of the configured ones. One scheme for several layers stays one.
+    Raises UserError for settings that do not fit the schemes, and when there is nothing in any of them to extend.
+    """
+    settings = {key: value for key, value in (cfg["extension"][name] | found).items() if key != "scale"}
+    once = {id(scheme): construct(f"extension.{name}", settings, scheme, dims, scale) for scheme in schemes}
+    extended = [once[id(scheme)] for scheme in schemes]
+    needs = name in EXTENSIONS and name not in ANYTHING
+    if needs and all(new is scheme for new, scheme in zip(extended, schemes, strict=True)):
+        raise UserError(nothing_to_extend(name, cfg["names"]["position"]))
+    return extended

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ NAMED = ("position", "sampling", "task", "model")  # groups whose choice is in c
 CLASS_GROUPS = ("position", "sampling", "task")  # groups whose settings go to a class
 MULTIPLE = ("extension", "protocol")  # groups of which several files can be chosen at once
 GROUPS = (*NAMED, *MULTIPLE, "optim", "trainer", "logger", "experiment")
-OPTIONAL = ("run", "trust", "gate", "jobs", "experiment")  # what a training configuration need not have
+OPTIONAL = ("run", "trust", "gate", "jobs", "experiment", "format")  # what a training configuration need not have
 
 
 class UserError(Exception):
@@ -92,6 +91,15 @@ def from_home(path: Any) -> Any:
     return "~" + path[len(home) :] if inside else path
 
 
+def _scale(value: Any) -> Any:
+    return int(value) if type(value) is float and value.is_integer() else value  # 8.0 and 8 are one scale
+
+
+def _factors(value: Any) -> bool:
+    number = all(type(v) in (int, float) and 1 <= v < 1e300 for v in value) if isinstance(value, list) else False
+    return value == "search" or (number and len(value) > 0 and sorted(value) == value)
+
+
 def _as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value  # Hydra reads precision=32 and study=2026 as integers
 
@@ -110,6 +118,7 @@ STUDY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
 POSITIVE = number("above 0", lambda v: v > 0)
 AT_LEAST_ZERO = number("of at least 0", lambda v: v >= 0)
 FRACTION = number("from 0 to 1", lambda v: 0 <= v <= 1)
+ABOVE_ZERO_TO_ONE = number("above 0 and at most 1", lambda v: 0 < v <= 1)
 BELOW_ONE = number("of at least 0 and below 1", lambda v: 0 <= v < 1)
 FLAG = Rule("true or false", lambda v: type(v) is bool)
 TEXT = Rule("a text", lambda v: type(v) is str and v != "")
@@ -135,11 +144,13 @@ RULES: dict[str, dict[str, Rule]] = {
         "trust": FLAG,
         "gate": FRACTION,
         "jobs": maybe(whole(1)),
+        "format": one_of("text", "markdown"),
     },
     "model": {
         "width": whole(1),
         "heads": whole(1),
         "layers": whole(1),
+        "causal": FLAG,
         "mlp": one_of("gelu", "swiglu"),
         "qk_norm": FLAG,
         "dropout": BELOW_ONE,
@@ -170,11 +181,35 @@ RULES: dict[str, dict[str, Rule]] = {
 
 # Ranges for settings of classes of this package. A setting that is not here keeps the type of its YAML file.
 LONGEST = {"longest": maybe(whole(1)), "eval_seed": whole(0)}
+TURNING = {"base": POSITIVE, "pairing": one_of("half", "interleaved")}
+FUSED = {
+    "scale": POSITIVE,
+    "fuse": one_of("add", "scaled_add", "concat", "gated"),
+    "every_layer": FLAG,
+    "position_width": maybe(whole(1)),
+}
 CLASSES: dict[str, dict[str, Rule]] = {
-    "Sinusoidal": {"base": POSITIVE, "scale": POSITIVE},
-    "Learned": {"reach": maybe(whole(1)), "beyond": one_of("refuse", "clamp")},
-    "Rope": {"base": POSITIVE, "pairing": one_of("half", "interleaved")},
-    "T5": {"buckets": whole(2), "max_distance": whole(2), "shared": FLAG},
+    "Sinusoidal": {"base": POSITIVE, **FUSED},
+    "Learned": {"reach": maybe(whole(1)), "beyond": one_of("refuse", "clamp", "wrap"), **FUSED},
+    "Integer": {"by_train_length": FLAG, **FUSED},
+    "Clipped": {"clip": whole(1), "shared": FLAG},
+    "Log2": {"buckets": whole(2, 60)},
+    "Alibi": {"learned": FLAG},
+    "Sandwich": {"width": whole(2), "first": whole(0, 1)},
+    "Fire": {"hidden": whole(1), "init_c": POSITIVE, "init_l": maybe(whole(1)), "shared": FLAG},
+    "Rope": {**TURNING, "fraction": ABOVE_ZERO_TO_ONE, "single": maybe(POSITIVE)},
+    "PRope": {**TURNING, "fraction": FRACTION},
+    "Xpos": {**TURNING, "gamma": POSITIVE, "scale_base": POSITIVE},
+    "Fope": {**TURNING, "noise": AT_LEAST_ZERO, "floor": FLAG, "learned": FLAG},
+    "Pope": {"base": POSITIVE},
+    "Ssmax": {"init": maybe(POSITIVE)},
+    "Window": {"window": whole(1), "sinks": whole(0)},
+    "Blockwise": {"block": maybe(whole(1))},
+    "HardAlibi": {"masked": maybe(whole(0))},
+    "T5": {"buckets": whole(2), "max_distance": whole(2), "shared": FLAG, "by_root_d": FLAG},
+    "Shifted": {"longest": whole(1)},
+    "Randomized": {"longest": whole(1), "draws": whole(1)},
+    "Pose": {"longest": whole(1)},
     "Text": {
         "path": maybe(KEPT_PATH),
         "field": maybe(TEXT),
@@ -197,7 +232,42 @@ PROTOCOLS: dict[str, dict[str, Rule]] = {
     "per_position": {},
     "free_running": {},
 }
+SCALE = Rule(
+    "a number of at least 1, or auto",
+    lambda v: v == "auto" or (type(v) in (int, float) and 1 <= v < 1e300),
+    _scale,
+)
+FACTORS = Rule(
+    "search, or a list of numbers of at least 1 that do not decrease, one per pair of dimensions, such as [1,1.5,4,8]",
+    _factors,
+    lambda v: list(map(float, v)) if isinstance(v, list) and _factors(v) else v,
+)
+EXTENSIONS: dict[str, dict[str, Rule]] = {  # a setting that is not here keeps the type of its YAML file
+    "none": {},
+    "pi": {"scale": SCALE},
+    "ntk": {"scale": SCALE},
+    "by_parts": {"scale": SCALE, "alpha": POSITIVE, "beta": POSITIVE},
+    "dynamic_ntk": {"factor": number("of at least 1", lambda v: v >= 1)},
+    "yarn": {"scale": SCALE, "beta_fast": POSITIVE, "beta_slow": POSITIVE},
+    "yarn_by_turns": {"scale": SCALE, "alpha": POSITIVE, "beta": POSITIVE},
+    "longrope": {
+        "scale": SCALE,
+        "factors": FACTORS,
+        "population": whole(2),
+        "generations": whole(0),
+        "tokens": whole(1),
+    },
+    "abf": {"base": number("above 1", lambda v: v > 1)},
+    "logn": {},
+}
+ANYTHING = ("none", "logn")  # extensions that need no rotary positions
+ABOVE = {  # extension -> (a setting, the one that it must be above)
+    "by_parts": ("beta", "alpha"),
+    "yarn": ("beta_fast", "beta_slow"),
+    "yarn_by_turns": ("beta", "alpha"),
+}
 SCORES = {"Text": ("nonoverlapping", "same_targets", "per_position"), "Copy": ("free_running",)}
+ROTARY = ("Rope", "PRope", "Xpos", "Fope", "Pope")  # schemes that an extension can stretch
 SHORTEST = {"Copy": 5}  # tokens fed for one letter: (5 - 3) // 2
 
 
@@ -248,27 +318,48 @@ def sections(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, Ru
         if not section or section in cfg:
             yield section, cfg[section] if section else cfg, rules
     for group in CLASS_GROUPS:
-        rules = _class_rules(cfg, group)
-        if rules is not None:
-            yield group, cfg[group], rules
+        for key, settings, file in _classes(cfg, group):
+            known = CLASSES.get(_class_name(file["_target_"]), {})
+            yield key, settings, {name: known.get(name) or _same_type(value) for name, value in file.items()}
     for name, settings in _as_mapping(cfg.get("protocol")).items():
         if name in PROTOCOLS:
             yield f"protocol.{name}", settings, PROTOCOLS[name]
+    for name, settings in _as_mapping(cfg.get("extension")).items():
+        file = file_settings("extension", name)
+        if file is not None and _as_mapping(settings).get("_target_", file["_target_"]) == file["_target_"]:
+            known = EXTENSIONS.get(name, {})
+            yield f"extension.{name}", settings, {key: known.get(key) or _same_type(file[key]) for key in file}
 
 
-def _class_rules(cfg: Mapping[str, Any], group: str) -> dict[str, Rule] | None:
-    """Rules for the settings of a class: those of its file. None if it is another class than the file's."""
+def _classes(cfg: Mapping[str, Any], group: str) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+    """(key, settings, those of its file) of every class of this package that a group names; a scheme may have parts,
+    at any depth. A class is its file's if their _target_ is the same; any other is its author's business."""
     name = _as_mapping(cfg.get("names")).get(group)
-    file = file_settings(group, name) if isinstance(name, str) else None
-    if file is None or file.get("_target_") != _as_mapping(cfg.get(group)).get("_target_"):
-        return None
-    known = CLASSES.get(_class_name(file["_target_"]), {})
-    return {key: known.get(key) or _same_type(value) for key, value in file.items()}
+    todo = [(group, cfg.get(group), file_settings(group, name) if isinstance(name, str) else None)]
+    while todo:
+        key, settings, file = todo.pop(0)
+        target = _as_mapping(settings).get("_target_")
+        if file is not None and file.get("_target_") == target:
+            yield key, settings, file
+        for part, inner in _as_mapping(_as_mapping(settings).get("parts")).items():
+            todo.append((f"{key}.parts.{part}", inner, _by_target(group).get(_as_mapping(inner).get("_target_"))))
+
+
+@functools.cache
+def _by_target(group: str) -> Mapping[str, Mapping[str, Any]]:
+    """The file of every class of a group; of a class with several files (stacks), the first."""
+    files = [file_settings(group, name) for name in choices(group)]
+    return {file["_target_"]: file for file in reversed(files)}
 
 
 def kind(cfg: Mapping[str, Any], group: str) -> str:
     """The class of a scheme, sampling or task if it is one of this package with its own file, or ''."""
-    return "" if _class_rules(cfg, group) is None else _class_name(cfg[group]["_target_"])
+    return next((_class_name(file["_target_"]) for key, _, file in _classes(cfg, group) if key == group), "")
+
+
+def schemes(cfg: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, Any]]]:
+    """(key, class, settings) of the scheme and all of its parts, as far as their classes are of this package."""
+    return [(key, _class_name(file["_target_"]), settings) for key, settings, file in _classes(cfg, "position")]
 
 
 def _class_name(target: str) -> str:
@@ -362,6 +453,8 @@ def _check_agreement(cfg: Mapping[str, Any]) -> None:
         raise UserError(f"trainer.devices={devices}: must divide optim.batch_size={batch}; "
                         f"choose one of {_divisors(batch)}")  # fmt: skip
     _check_scheme(cfg)
+    _check_sampling(cfg)
+    _check_extensions(cfg)
     _check_task(cfg)
     _check_protocol(cfg)
 
@@ -370,7 +463,7 @@ def _check_heads(cfg: Mapping[str, Any]) -> None:
     width, heads = cfg["model"]["width"], cfg["model"]["heads"]
     if width % heads:
         raise UserError(f"model.heads={heads}: must divide model.width={width}; {choose(_divisors(width))}")
-    if kind(cfg, "position") == "Rope" and width // heads % 2:
+    if any(scheme in ROTARY for _, scheme, _ in schemes(cfg)) and width // heads % 2:
         head = f"makes the head width {width // heads} with model.width={width}"
         even = f"position={cfg['names']['position']} rotates pairs and must have an even one"
         remedy = choose(_divisors(width // 2)) if width % 2 == 0 else "choose an even model.width"
@@ -382,13 +475,68 @@ def _divisors(n: int) -> list[str]:
 
 
 def _check_scheme(cfg: Mapping[str, Any]) -> None:
-    settings, train_length = cfg["position"], cfg["train_length"]
-    if kind(cfg, "position") == "T5" and settings["max_distance"] <= settings["buckets"] // 2:
-        least = f"more than half of position.buckets={settings['buckets']}, which hold one distance each"
-        raise UserError(f"position.max_distance={settings['max_distance']}: must be {least}")
-    if kind(cfg, "position") == "Learned" and (settings["reach"] or train_length) < train_length:
-        least = f"at least train_length={train_length}, or null for exactly that"
-        raise UserError(f"position.reach={settings['reach']}: must be {least}")
+    train_length = cfg["train_length"]
+    for key, scheme, settings in schemes(cfg):
+        if scheme == "T5":
+            exact = settings["buckets"] // (2 if cfg["model"]["causal"] else 4)
+            if exact < 1 or settings["max_distance"] <= exact:
+                least = f"more than {exact}, the number of exact buckets that {key}.buckets={settings['buckets']} gives"
+                raise UserError(f"{key}.max_distance={settings['max_distance']}: must be {least}, and those at least 1")
+        if scheme == "Learned" and (settings["reach"] or train_length) < train_length:
+            least = f"at least train_length={train_length}, or null for exactly that"
+            raise UserError(f"{key}.reach={settings['reach']}: must be {least}")
+        if scheme == "Xpos" and not cfg["model"]["causal"]:
+            raise UserError(
+                f"model.causal=false: {key} is xPos, which would grow towards the future; "
+                "choose another scheme or model.causal=true"
+            )
+
+
+def _check_sampling(cfg: Mapping[str, Any]) -> None:
+    sampling, longest = cfg["names"]["sampling"], cfg["sampling"].get("longest")
+    if not kind(cfg, "sampling") or longest is None:
+        return
+    must = f"sampling.longest={longest}: must be at least"
+    if longest < cfg["train_length"]:
+        raise UserError(f"{must} train_length={cfg['train_length']}: each of its tokens has a position below it")
+    if kind(cfg, "sampling") == "Randomized" and longest < max(lengths(cfg)):
+        most = f"the longest evaluation length, {max(lengths(cfg))}, with sampling={sampling}"
+        raise UserError(f"{must} {most}; raise it or evaluate at shorter lengths")
+    tables = [(key, settings) for key, scheme, settings in schemes(cfg) if scheme == "Learned"]
+    for key, settings in tables:
+        if settings["beyond"] == "refuse" and (settings["reach"] or cfg["train_length"]) < longest:
+            least = f"at least sampling.longest={longest} with sampling={sampling}"
+            raise UserError(f"{key}.reach={show(settings['reach'])}: must be {least}; or choose {key}.beyond=clamp")
+
+
+def _check_extensions(cfg: Mapping[str, Any]) -> None:
+    """Of classes that are not of this package nobody knows here what is in them: building the model asks them."""
+    for name, settings in cfg["extension"].items():
+        if name not in EXTENSIONS or settings["_target_"] != file_settings("extension", name)["_target_"]:
+            continue
+        upper, lower = ABOVE.get(name, ("", ""))
+        if upper and not settings[upper] > settings[lower]:
+            least = f"above extension.{name}.{lower}={show(settings[lower])}"
+            raise UserError(f"extension.{name}.{upper}={show(settings[upper])}: must be a number {least}")
+        able = ROTARY + ("Learned",) * (name == "pi")
+        targets = list(_targets(cfg["position"]))
+        ours = all(target in _by_target("position") for target in targets)
+        if name not in ANYTHING and ours and not any(_class_name(target) in able for target in targets):
+            raise UserError(nothing_to_extend(name, cfg["names"]["position"]))
+
+
+def nothing_to_extend(extension: str, position: str) -> str:
+    return (
+        f"extension={extension}: position={position} has no rotary positions to extend; "
+        f"choose one of {', '.join(ANYTHING)}, or a rotary position such as rope"
+    )
+
+
+def _targets(position: Any) -> Iterator[Any]:
+    """The class of a scheme and of all of its parts, at any depth."""
+    yield _as_mapping(position).get("_target_")
+    for part in _as_mapping(_as_mapping(position).get("parts")).values():
+        yield from _targets(part)
 
 
 def _check_task(cfg: Mapping[str, Any]) -> None:
@@ -428,7 +576,8 @@ def choices(group: str) -> list[str]:
 
 @functools.cache
 def file_settings(group: str, name: str) -> Mapping[str, Any] | None:
-    """conf/<group>/<name>.yaml as plain values, with those of the files that its defaults list names.
+    """conf/<group>/<name>.yaml as plain values, with those of the files that its defaults list names, each at the place
+    that the list gives (`rope@parts.rope`).
 
     None if there is no such file (a user's own, in another folder).
     """
@@ -436,9 +585,16 @@ def file_settings(group: str, name: str) -> Mapping[str, Any] | None:
 
     if name not in choices(group):
         return None
-    settings = OmegaConf.to_container(OmegaConf.load(Path(CONF, group, f"{name}.yaml")))
-    inherited = [file_settings(group, other) for other in settings.pop("defaults", []) if other != "_self_"]
-    return MappingProxyType(functools.reduce(operator.or_, map(dict, inherited), {}) | settings)
+    own = OmegaConf.to_container(OmegaConf.load(Path(CONF, group, f"{name}.yaml")))
+    layers = []
+    for item in own.pop("defaults", []):
+        if item != "_self_":
+            other, _, place = item.partition("@")
+            inherited = dict(file_settings(group, other))
+            for key in reversed(place.split(".")) if place else ():
+                inherited = {key: inherited}
+            layers.append(inherited)
+    return MappingProxyType(OmegaConf.to_container(OmegaConf.merge(*layers, own)))
 
 
 # ---------------------------------------------------------------- wording

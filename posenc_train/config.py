@@ -27,7 +27,7 @@ import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,24 +52,25 @@ from .checks import (
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-__all__ = ["CONF", "UserError", "cell_name", "check", "command_line", "compose", "entry", "expand", "label"]
-__all__ += ["lengths", "run_exists", "run_folder", "training_config"]
+__all__ = ["CONF", "UserError", "cell_name", "check", "command_line", "compose", "entry", "expand", "extension_label"]
+__all__ += ["label", "lengths", "run_exists", "run_folder", "training_config"]
 
 Config = dict[str, Any]
 
 # ---------------------------------------------------------------- names that follow from a configuration
 
-# Settings of a task that change no weight.
-UNTRAINED = ("longest", "eval_seed", "windows", "examples", "processes")
+# Settings of a task and of a sampling that change no weight.
+UNTRAINED = {"task": ("longest", "eval_seed", "windows", "examples", "processes"), "sampling": ("draws",)}
 # What rows tell otherwise: by fingerprints of the training and the evaluation data.
-UNLABELLED = {("task", key) for key in (*UNTRAINED, "path", "tokenizer")}
+UNLABELLED = {("task", key) for key in (*UNTRAINED["task"], "path", "tokenizer")}
 
 
 def training_config(cfg: Config) -> Config:
     """The part of a configuration that decides the trained weights."""
-    keys = ("position", "sampling", "model", "optim", "train_length", "seed", "init")
+    keys = ("position", "sampling", "model", "optim", "train_length", "seed", "init", "task")
     part = {key: cfg[key] for key in keys}
-    part["task"] = {key: value for key, value in cfg["task"].items() if key not in UNTRAINED}
+    for group, left_out in UNTRAINED.items():
+        part[group] = {key: value for key, value in cfg[group].items() if key not in left_out}
     part["trainer"] = {"precision": cfg["trainer"]["precision"]}
     return part
 
@@ -94,13 +95,38 @@ def label(cfg: Config, group: str) -> str:
     the file that would tell the defaults. Paths and the size of the evaluation are left out: rows carry
     fingerprints of the data.
     """
-    name, settings = cfg["names"][group], {k: v for k, v in cfg[group].items() if k != "_target_"}
-    file, target = file_settings(group, name) or {}, cfg[group].get("_target_")
+    name, settings = cfg["names"][group], flat(cfg[group])
+    file, target = flat(file_settings(group, name) or {}), settings.pop("_target_", None)
     if target != file.get("_target_"):
         name, file = (target if file else name), {}
     changed = [k for k in sorted(settings) if k not in file or file[k] != settings[k]]
     told = ", ".join(f"{k}={show(settings[k])}" for k in changed if (group, k) not in UNLABELLED)
     return f"{name}({told})" if told else name
+
+
+def extension_label(name: str, settings: Mapping[str, Any]) -> str:
+    """`pi`, or `pi(scale=8)` where settings differ from the file's. More than four numbers become eight hex digits of
+    them, `longrope(factors=#1a2b3c4d)`: a run's longrope.json says which they are."""
+    own, file = flat(settings), flat(file_settings("extension", name) or {})
+    if own.pop("_target_", None) != file.get("_target_"):
+        file = {}
+    told = ", ".join(f"{k}={_brief(own[k])}" for k in sorted(own) if k not in file or file[k] != own[k])
+    return f"{name}({told})" if told else name
+
+
+def _brief(value: Any) -> str:
+    if not isinstance(value, list) or len(value) <= 4:
+        return show(value)
+    return "#" + hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
+
+
+def flat(settings: Mapping[str, Any]) -> Config:
+    """{"parts": {"window": {"window": 64}}} -> {"parts.window.window": 64}"""
+    out: Config = {}
+    for key, value in settings.items():
+        inner = flat(value) if isinstance(value, Mapping) else None
+        out |= {key: value} if inner is None else {f"{key}.{name}": v for name, v in inner.items()}
+    return out
 
 
 # ---------------------------------------------------------------- composing

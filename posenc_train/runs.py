@@ -14,7 +14,7 @@ import torch
 import yaml
 
 from posenc_train.build import class_of
-from posenc_train.config import UserError, check, training_config
+from posenc_train.config import UserError, check, label, training_config
 from posenc_train.evaluation.run import wanted
 from posenc_train.report import store
 
@@ -35,14 +35,16 @@ def prepare(trainer: Mapping[str, Any]) -> None:
 def finished(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> bool:
     """Whether every measurement that is asked for is there, of the checkpoint with this label, and the report too.
 
-    Also the settings of the task that only evaluation reads (its seed, its windows) must be those of last time.
+    Also the settings of the task that only evaluation reads (its seed, its windows) must be those of last time; how
+    many draws of positions an evaluation took, its rows tell.
     """
     if not all((folder / file).exists() for file in ("last.ckpt", "config.yaml", "rows.jsonl", "table.csv")):
         return False
     if load_config(folder).get("task") != cfg["task"]:
         return False
     rows = store.load(folder / "rows.jsonl")
-    have = {(row.extension, row.length, row.protocol) for row in rows if row.checkpoint == checkpoint}
+    ours = [row for row in rows if (row.checkpoint, row.sampling) == (checkpoint, label(cfg, "sampling"))]
+    have = {(row.extension, row.length, row.protocol) for row in ours}
     return wanted(cfg, class_of(cfg["task"]["_target_"], "task").protocols) <= have
 
 
@@ -120,7 +122,7 @@ def reopened(cfg: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
     which would be executed, and the caller did not say trust=true; and when a file of it lies elsewhere.
     """
     folder = Path(cfg["run"])
-    for file in ("config.yaml", "last.ckpt", "rows.jsonl"):
+    for file in ("config.yaml", "last.ckpt", "rows.jsonl", "longrope.json"):
         if not (folder / file).resolve().is_relative_to(folder.resolve()):
             raise UserError(f"run={folder}: {file} is a link that leads out of the folder: copy what it points to")
     config = load_config(folder)

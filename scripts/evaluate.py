@@ -1,6 +1,7 @@
-"""Evaluate a trained run again, at other lengths or by another protocol; new rows are added to its folder.
+"""Evaluate a trained run again: at other lengths, under extensions, by another protocol; rows are added to its folder.
 
 python scripts/evaluate.py run=runs/default/<cell> lengths=[128,4096]
+python scripts/evaluate.py run=runs/default/<cell> 'extension=[none,pi,ntk,yarn]'
 """
 
 from posenc_train.config import entry
@@ -25,7 +26,7 @@ def main(cfg: dict) -> None:
         model = build_model(trained, task)
         load(model, folder / "last.ckpt")
         with runs.locked(folder):
-            rows = list(evaluate_run(trained, task, model, saved.step, saved.label))
+            rows = list(evaluate_run(trained, task, model, saved.step, saved.label, folder))
             added = store.append(folder / "rows.jsonl", rows)
         print(f"{folder}: {added} of {len(rows)} rows are new")
         with Run(cfg["logger"]["mode"], folder.name, trained["study"], trained) as run:

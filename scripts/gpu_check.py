@@ -14,20 +14,39 @@ from posenc_train.evaluation.evaluate import evaluate
 from posenc_train.model.attend import attend
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.alibi import Alibi
-from posenc_train.positions.base import Dims, Span
+from posenc_train.positions.base import Dims, PositionScheme, Span
+from posenc_train.positions.fire import Fire
 from posenc_train.positions.learned import Learned
 from posenc_train.positions.nope import Nope
+from posenc_train.positions.pope import Pope
 from posenc_train.positions.rope import Rope
 from posenc_train.positions.sinusoidal import Sinusoidal
+from posenc_train.positions.ssmax import Ssmax
+from posenc_train.positions.stack import Stack
 from posenc_train.positions.t5 import T5
+from posenc_train.positions.window import Window
+
+
+def sinks(dims: Dims) -> PositionScheme:
+    return Window(dims, window=dims.train_length // 2, sinks=2)
+
+
+def stack(dims: Dims) -> PositionScheme:
+    return Stack({"rope": Rope(dims), "t5": T5(dims), "ssmax": Ssmax(dims), "window": Window(dims)})
+
 
 KINDS = {  # hook -> the scheme that stands for it
     "none": Nope,
     "embed": Sinusoidal,
     "embed, learned": Learned,
     "rotate": Rope,
+    "rotate, widened": Pope,
     "by_distance": Alibi,
     "by_distance, learned": T5,
+    "bias": Fire,
+    "visible, relative": Window,
+    "visible": sinks,
+    "stack": stack,
 }
 
 

@@ -39,8 +39,9 @@ def main(cfg: dict) -> None:
             return  # another process evaluates and writes
         runs.log.info("evaluating at %s tokens", ", ".join(map(str, lengths(cfg))))
         began = time.perf_counter()
+        tell = runs.log.info
         label = read(folder / "last.ckpt").label  # weights that somebody edited since are not the trained ones
-        rows = [*cost_rows(cfg, task, model, step, seconds), *evaluate_run(cfg, task, model, step, label)]
+        rows = [*cost_rows(cfg, task, model, step, seconds), *evaluate_run(cfg, task, model, step, label, folder, tell)]
         runs.log.info("trained in %.1f s, evaluated in %.1f s", seconds, time.perf_counter() - began)
         store.append(folder / "rows.jsonl", rows)
         run.evaluation(rows)

@@ -1,10 +1,13 @@
 """What holds for every test: no network, nothing of the user's, one thread, shapes and types checked."""
 
+import importlib
 import logging
 import os
 import shutil
 import socket
 import tempfile
+import zlib
+from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
@@ -78,20 +81,47 @@ def own_logging():
 
 def pytest_addoption(parser):
     parser.addoption("--long", action="store_true", help="run the tests that take minutes as well")
-    parser.addoption("--own", metavar="MODULE.CLASS", help="put this scheme on PYTHONPATH through test_laws.py")
+    parser.addoption("--scheme", metavar="MODULE.CLASS", help="put this scheme on PYTHONPATH through all laws")
+
+
+def pytest_configure(config):
+    if scheme := config.getoption("--scheme"):
+        module, _, name = scheme.rpartition(".")
+        try:
+            getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise pytest.UsageError(
+                f"--scheme {scheme}: cannot be imported ({error}); write module.Class, the module on PYTHONPATH"
+            ) from error
+        config.args = [str(Path(__file__).parent / "test_laws.py")]
+        config.option.tbstyle, config.option.reportchars = "short", ""  # the verdict below is the last word
 
 
 def pytest_collection_modifyitems(config, items):
-    if not config.getoption("--long"):
-        for item in items:
-            if item.get_closest_marker("long"):
-                item.add_marker(pytest.mark.skip(reason="takes minutes: run with --long"))
+    for item in items:
+        # A file's tests stay in one process, which makes its fixtures once; the laws, the most, are spread.
+        spread = zlib.crc32(item.nodeid.partition("[")[2].encode()) % 8 if item.path.name == "test_laws.py" else ""
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.name}{spread}"))
+        if law := item.get_closest_marker("law"):
+            item.user_properties.append(("law", (law.args[0], item.function.__doc__)))
+        if item.get_closest_marker("long") and not config.getoption("--long"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: run with --long"))
 
 
 def pytest_terminal_summary(terminalreporter):
-    skipped = terminalreporter.stats.get("skipped", [])
+    stats, say = terminalreporter.stats, terminalreporter.write_line
+    skipped = stats.get("skipped", [])
     if long := [report for report in skipped if "run with --long" in str(report.longrepr)]:
-        terminalreporter.write_line(f"{len(long)} long tests were skipped: run them with --long")
+        say(f"{len(long)} long tests were skipped: run them with --long")
+    if scheme := terminalreporter.config.getoption("--scheme"):
+        broken = {}
+        for report in [*stats.get("failed", []), *stats.get("error", [])]:
+            name, words = dict(getattr(report, "user_properties", [])).get("law", (report.nodeid, ""))
+            broken.setdefault(name, {})[" ".join(words.split())] = None
+        for name, laws in broken.items():
+            say(f"{scheme} breaks {name}: {' '.join(laws)}")
+        if stats.get("passed") and not broken:
+            say(f"{scheme} obeys every law")
 
 
 def pytest_sessionfinish():

@@ -16,13 +16,14 @@ RUN = [
 ]  # fmt: skip
 
 
-COPY = ["task=copy", "task.examples=16"]
+COPY = ["task=copy", "task.examples=16", "sampling=pose", "sampling.longest=64"]
 TEXT = ["task=text", "task.windows=5", "optim.steps=30"]
 
 
 @pytest.mark.parametrize("task", [COPY, pytest.param(TEXT, marks=pytest.mark.long)])
 def test_two_processes_are_one(tmp_path, task):
-    """The copy task's rows hold different numbers of targets, so a mean of means would be another loss."""
+    """The copy task's rows hold different numbers of targets, so a mean of means would be another loss; and every row
+    is given positions of its own."""
     found = {}
     for devices in (1, 2):
         cwd = tmp_path / str(devices)

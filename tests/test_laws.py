@@ -1,17 +1,20 @@
 """The laws that every position scheme obeys, over every conf/position/*.yaml without listing them.
 
-A scheme of your own goes through the same laws:  bash scripts/test.sh tests/test_laws.py --own wave.Wave
+A scheme of your own goes through the same laws:  bash scripts/test.sh --scheme wave.Wave
 Exceptions stand in one list with their reason, and each must break its law.
 """
 
-from pathlib import Path
+from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
-import yaml
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from posenc_train.build import construct
-from posenc_train.config import CONF
+from posenc_train.build import build_schemes, construct
+from posenc_train.checks import choices, file_settings
+from posenc_train.config import UserError
 from posenc_train.model import attend as attention
 from posenc_train.model import toeplitz
 from posenc_train.model.attend import attend
@@ -19,37 +22,112 @@ from posenc_train.model.cache import Cache
 from posenc_train.model.transformer import Transformer, generate
 from posenc_train.positions.base import Dims, PositionScheme, Span
 
-SETTINGS = {
-    path.stem: settings
-    for path in sorted(Path(CONF, "position").glob("*.yaml"))
-    if (settings := yaml.safe_load(path.read_text()))["_target_"] != "???"
+# Settings that make another scheme of one: through all laws as well.
+VARIANTS = {
+    "sinusoidal": [
+        {"fuse": "scaled_add"},
+        {"fuse": "concat", "position_width": 20},
+        {"fuse": "gated"},
+        {"every_layer": True},
+    ],
+    "learned": [{"beyond": "clamp"}, {"beyond": "wrap", "every_layer": True}, {"fuse": "gated"}],
+    "integer": [{"by_train_length": True}],
+    "alibi": [{"learned": True}],
+    "t5": [{"shared": False}, {"by_root_d": True}],
+    "fire": [{"shared": True}],
+    "rope": [{"pairing": "interleaved"}, {"fraction": 0.5}, {"single": 0.1}],
+    "xpos": [{"pairing": "interleaved"}],
+    "window": [{"window": 7}, {"window": 7, "sinks": 2}],
+    "rope_window": [{"parts.window.window": 5, "parts.window.sinks": 3}],
 }
+ABSOLUTE = "position p has a vector of its own"
 NOT_SHIFT = {
-    "sinusoidal": "an absolute scheme: position p has its own vector",
-    "learned": "an absolute scheme: position p has its own row",
+    "sinusoidal": ABSOLUTE,
+    "learned": ABSOLUTE,
+    "integer": ABSOLUTE,
+    "learned_t5": ABSOLUTE,
+    "fope": "a mixture of frequencies is not a function of the distance",
+    "fire": "beyond its threshold distances are divided by the query's position",
+    "blockwise": "blocks begin at multiples of their size",
+    "xpos_blockwise": "blocks begin at multiples of their size",
+    "window(sinks=2, window=7)": "sinks are the first positions",
+    "rope_window(parts.window.sinks=3, parts.window.window=5)": "sinks are the first positions",
 }
-NOT_INDEPENDENT_OF_LENGTH = {"learned": "a row for every position is what it is"}
+NOT_BIDIRECTIONAL = dict.fromkeys(("xpos", "xpos_blockwise"), "its decay would be growth towards the future")
+NOT_INDEPENDENT_OF_LENGTH = dict.fromkeys(("learned", "learned_t5"), "a row for every position is what it is")
 TRAINED = 24  # tokens
-DIMS = Dims(width=32, heads=4, head_width=8, layers=2, train_length=TRAINED)
+DIMS = Dims(width=32, heads=4, head_width=8, layers=4, train_length=TRAINED)
+
+
+def plain(name: str) -> str:
+    """The scheme of a variant."""
+    return name.partition("(")[0]
+
+
+def exception(name: str, exceptions: dict[str, str]) -> str | None:
+    """The reason why a scheme, or all variants of it, need not obey."""
+    return exceptions.get(name, exceptions.get(plain(name)))
+
+
+def every_scheme() -> dict[str, dict]:
+    found = {}
+    for name in choices("position"):
+        settings = dict(file_settings("position", name))
+        if settings["_target_"] != "???":
+            found[name] = settings
+            for changes in VARIANTS.get(name, []):
+                told = ", ".join(f"{key}={changes[key]}" for key in sorted(changes))
+                found[f"{name}({told})"] = changed(settings, changes)
+    return found
+
+
+def changed(settings: dict, changes: dict) -> dict:
+    out = dict(settings)
+    for key, value in changes.items():
+        first, _, rest = key.partition(".")
+        assert first in out, f"{key} is no setting"
+        out[first] = changed(out[first], {rest: value}) if rest else value
+    return out
+
+
+SCHEMES = every_scheme()
 
 
 def pytest_generate_tests(metafunc):
     if "settings" in metafunc.fixturenames:
-        own = metafunc.config.getoption("--own")
-        every = {own: {"_target_": own}} if own else SETTINGS
+        own = metafunc.config.getoption("--scheme")
+        every = {own: {"_target_": own}} if own else SCHEMES
         metafunc.parametrize("name, settings", every.items(), ids=list(every))
+    if "causal" in metafunc.fixturenames:
+        metafunc.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 
 
-def make(settings: dict, dims: Dims = DIMS) -> PositionScheme:
+def make(name: str, settings: dict, dims: Dims = DIMS, trained: bool = True) -> list[PositionScheme]:
+    """The scheme of every layer, with parameters as after some training: many begin at zero, which shows little.
+    Skips what cannot be bidirectional, once it has been seen to refuse."""
     torch.manual_seed(0)
-    return construct("position", settings, dims)
+    if not dims.causal and exception(name, NOT_BIDIRECTIONAL):
+        with pytest.raises(UserError, match="model.causal=false"):
+            build_schemes(settings, dims)
+        pytest.skip(NOT_BIDIRECTIONAL[plain(name)])
+    schemes = build_schemes(settings, dims)
+    if trained:
+        with torch.no_grad():
+            for parameter in nn.ModuleList(schemes).parameters():
+                noise = 0.1 * torch.randn_like(parameter)
+                parameter.add_(torch.where(parameter == 0, noise, noise * parameter))
+    return schemes
 
 
-def model_with(settings: dict, backend: str = "auto", dims: Dims = DIMS) -> Transformer:
-    first = make(settings, dims)
-    schemes = (
-        [first] if first.shared else [first] + [construct("position", settings, dims) for _ in range(dims.layers - 1)]
-    )
+def each(name: str, settings: dict, dims: Dims = DIMS) -> list[PositionScheme]:
+    """The different schemes among those of all layers."""
+    return list(dict.fromkeys(make(name, settings, dims)))
+
+
+def model_with(
+    name: str, settings: dict, backend: str = "auto", dims: Dims = DIMS, trained: bool = True
+) -> Transformer:
+    schemes = make(name, settings, dims, trained)
     torch.manual_seed(1)
     return Transformer(dims, vocab=11, marks=2, schemes=schemes, attention=backend).eval()
 
@@ -62,56 +140,90 @@ def close(a: torch.Tensor, b: torch.Tensor, within: float = 1e-5) -> bool:
     return bool((a - b).abs().max() <= within * max(1.0, b.abs().max().item()))
 
 
+def near(a: torch.Tensor, b: torch.Tensor, within: float = 1e-5) -> bool:
+    return bool((a - b).norm() <= within * max(1.0, b.norm().item()))
+
+
+def law(name: str):
+    return pytest.mark.law(name)
+
+
 # Every shape of call that attention knows. For positions that are not consecutive, gaps and a different row each.
-def consecutive(queries: int, cached: int) -> Span:
-    return Span.of(queries, cached)
+def consecutive(queries: int, cached: int, causal: bool) -> Span:
+    return Span.of(queries, cached, causal=causal)
 
 
-def gaps(queries: int, cached: int) -> Span:
+def gaps(queries: int, cached: int, causal: bool) -> Span:
     pos = torch.randint(1, 3, (2, cached + queries), generator=torch.Generator().manual_seed(3)).cumsum(1) - 1
-    return Span(pos[:, cached:], pos, start=cached)
+    return Span(pos[:, cached:], pos, start=cached, causal=causal)
 
 
-def documents(queries: int, cached: int) -> Span:
+def documents(queries: int, cached: int, causal: bool) -> Span:
     """Row 0 is left-padded by four, row 1 holds two documents whose positions each begin at 0."""
     n = cached + queries
     doc = torch.stack([torch.where(torch.arange(n) < 4, -1, 0), torch.where(torch.arange(n) < n // 2, 0, 1)])
     pos = torch.stack([(torch.arange(n) - 4).clamp(min=0), torch.arange(n) % (n // 2)])
-    return Span(pos[:, cached:], pos, cached, doc[:, cached:], doc)
+    return Span(pos[:, cached:], pos, cached, doc[:, cached:], doc, causal=causal)
 
 
-@pytest.mark.parametrize("queries, cached", [(20, 0), (9, 11), (1, 14), (600, 40)])
-@pytest.mark.parametrize("kind", [consecutive, gaps, documents])
-def test_agreement(name, settings, kind, queries, cached):
+def sampled(name: str):
+    """The positions that a sampling of conf/sampling gives two rows."""
+
+    def span(queries: int, cached: int, causal: bool) -> Span:
+        n = cached + queries
+        settings = dict(file_settings("sampling", name))
+        sampling = construct("sampling", settings | ({"longest": 2 * n} if "longest" in settings else {}))
+        pos = sampling(range(2), n, 0, 0)
+        if pos is None:
+            return Span.of(queries, cached, causal=causal)
+        return Span(pos[..., cached:], pos, start=cached, causal=causal)
+
+    span.__name__ = name
+    return span
+
+
+SPANS = [consecutive, gaps, documents, *(sampled(name) for name in choices("sampling") if name != "consecutive")]
+CALLS = [(20, 0), (9, 11), (1, 14), (300, 40)]  # queries, keys before them; the last in several chunks
+
+
+@law("Agreement")
+@pytest.mark.parametrize("kind", SPANS)
+def test_agreement(name, settings, kind, causal):
     """All backends give the same output and gradients, for equal and unequal numbers of queries and keys."""
-    scheme, span = make(settings), kind(queries, cached)
-    draw = torch.Generator().manual_seed(4)
-    q, w = (torch.randn(2, 4, queries, 8, generator=draw) for _ in range(2))
-    k, v = (torch.randn(2, 4, cached + queries, 8, generator=draw) for _ in range(2))
-    leaves = [x.requires_grad_() for x in (q, k, v)] + list(scheme.parameters())
-    found = {}
-    for backend in ("reference", "fused"):
-        out = attend(q, k, v, scheme, span, backend)
-        found[backend] = (out, *torch.autograd.grad((out * w).sum(), leaves, allow_unused=True))
-    for a, b in zip(found["fused"], found["reference"], strict=True):
-        assert (a is None) == (b is None)
-        assert a is None or (torch.isfinite(a).all() and close(a, b))
+    dims = replace(DIMS, causal=causal)
+    for scheme, (queries, cached) in product(each(name, settings, dims), CALLS):
+        if not causal and cached:
+            continue  # nothing is cached where later tokens count
+        span, draw = kind(queries, cached, causal), torch.Generator().manual_seed(4)
+        q, w = (torch.randn(2, 4, queries, 8, generator=draw) for _ in range(2))
+        k, v = (torch.randn(2, 4, cached + queries, 8, generator=draw) for _ in range(2))
+        leaves = [x.requires_grad_() for x in (q, k, v)] + list(scheme.parameters())
+        found = {}
+        for backend in ("reference", "fused"):
+            out = attend(q, k, v, scheme, span, backend)
+            found[backend] = (out, *torch.autograd.grad((out * w).sum(), leaves, allow_unused=True))
+        for i, (a, b) in enumerate(zip(found["fused"], found["reference"], strict=True)):
+            assert (a is None) == (b is None)
+            if a is not None:
+                # A parameter's gradient is a sum over all pairs, and its rounding that of its terms: by the norm.
+                assert torch.isfinite(a).all() and (close(a, b) if i < 4 else near(a, b))
 
 
-def test_agreement_of_whole_models(name, settings):
-    """… and so do whole models, forward and backward, in float32 to 1e-5."""
-    ids = tokens(3, TRAINED)
-    found = []
+@law("Agreement")
+def test_agreement_of_whole_models(name, settings, causal):
+    """Whole models agree, forward and backward, in float32 to 1e-5."""
+    ids, found = tokens(3, TRAINED), []
     for backend in ("auto", "reference"):
-        model = model_with(settings, backend)
+        model = model_with(name, settings, backend, replace(DIMS, causal=causal))
         out = model(ids)
         found.append([out, *torch.autograd.grad(out.square().mean(), list(model.parameters()))])
     assert all(close(a, b) for a, b in zip(*found, strict=True))
 
 
+@law("Causality")
 def test_causality(name, settings):
     """Changing a later token changes no earlier output, and does change a later one."""
-    model, ids = model_with(settings), tokens(2, TRAINED)
+    model, ids = model_with(name, settings), tokens(2, TRAINED)
     other = ids.clone()
     other[:, 15] = (ids[:, 15] + 1) % 11
     with torch.no_grad():
@@ -119,18 +231,30 @@ def test_causality(name, settings):
     assert close(a[:, :15], b[:, :15], 1e-6) and not close(a[:, 15:], b[:, 15:], 1e-3)
 
 
+@law("Causality")
+def test_a_bidirectional_model_sees_the_future(name, settings):
+    """Without the causal mask a later token does change an earlier output."""
+    model, ids = model_with(name, settings, dims=replace(DIMS, causal=False)), tokens(2, TRAINED)
+    other = ids.clone()
+    other[:, 15] = (ids[:, 15] + 1) % 11
+    with torch.no_grad():
+        assert not close(model(ids)[:, 14], model(other)[:, 14], 1e-3)
+
+
+@law("Prefix")
 def test_prefix(name, settings):
     """The first n outputs do not depend on what follows, nor on how much follows."""
-    model, ids = model_with(settings), tokens(2, TRAINED)
+    model, ids = model_with(name, settings), tokens(2, TRAINED)
     with torch.no_grad():
         whole = model(ids)
         for n in (1, 7, 23):
             assert close(model(ids[:, :n]), whole[:, :n])
 
 
-def test_chunks(name, settings, monkeypatch):
+@law("Chunks")
+def test_chunks(name, settings, causal, monkeypatch):
     """Slicing the queries or the batch changes nothing."""
-    model, ids = model_with(settings), tokens(4, TRAINED)
+    model, ids = model_with(name, settings, dims=replace(DIMS, causal=causal)), tokens(4, TRAINED)
     doc = torch.zeros_like(ids)
     with torch.no_grad():
         whole, masked = model(ids), model(ids, doc=doc)
@@ -141,9 +265,10 @@ def test_chunks(name, settings, monkeypatch):
         assert close(model(ids, doc=doc), masked) and close(masked, whole)
 
 
+@law("Agreement")
 def test_cache(name, settings):
     """Through a key/value cache, in pieces of any size, comes what one call gives; generation is that, greedily."""
-    model, ids = model_with(settings), tokens(2, TRAINED)
+    model, ids = model_with(name, settings), tokens(2, TRAINED)
     pos = torch.arange(TRAINED).expand(2, -1)
     with torch.no_grad():
         whole, cache, named = model(ids), Cache(), Cache()
@@ -159,19 +284,26 @@ def test_cache(name, settings):
         assert torch.equal(generate(model, ids[:, :6], 5), text[:, 6:])
 
 
-def test_shift(name, settings):
-    """Moving all positions by a constant changes nothing."""
-    dims = Dims(32, 4, 8, 2, train_length=2 * TRAINED)
-    model, ids = model_with(settings, dims=dims), tokens(2, TRAINED)
+@law("Shift")
+def test_shift(name, settings, causal):
+    """Moving all positions by a constant changes nothing, or the scheme says that it is not relative."""
+    model, ids = model_with(name, settings, dims=replace(DIMS, causal=causal)), tokens(2, TRAINED)
+    moves = [17, 100]
+    if model.reach is not None:  # within a table that ends
+        moves, model = [17], model_with(name, settings, dims=replace(DIMS, train_length=2 * TRAINED, causal=causal))
     pos = torch.arange(TRAINED).expand(2, -1)
     with torch.no_grad():
-        same = close(model(ids, pos=pos), model(ids, pos=pos + 17), 1e-4)
-    assert same != (name in NOT_SHIFT), NOT_SHIFT.get(name, "a relative scheme")
+        same = all(close(model(ids, pos=pos + move), model(ids, pos=pos), 1e-4) for move in moves)
+    assert same == all(scheme.relative for scheme in model.positions), "`relative` says otherwise"
+    if name in SCHEMES:
+        reason = exception(name, NOT_SHIFT)
+        assert same == (reason is None), reason
 
 
-def test_left_padding(name, settings):
+@law("Padding and packing")
+def test_left_padding(name, settings, causal):
     """Padding before a text, whatever stands in it, changes no output of the text, and gives no NaN anywhere."""
-    model, ids = model_with(settings), tokens(2, 15)
+    model, ids = model_with(name, settings, dims=replace(DIMS, causal=causal)), tokens(2, 15)
     padded = torch.cat([tokens(2, 6, seed=9), ids], dim=1)
     pos = torch.cat([torch.zeros(6, dtype=torch.int64), torch.arange(15)]).expand(2, -1)
     doc = torch.cat([torch.full((6,), -1), torch.zeros(15, dtype=torch.int64)]).expand(2, -1)
@@ -181,9 +313,11 @@ def test_left_padding(name, settings):
     assert torch.isfinite(out).all() and all(torch.isfinite(p.grad).all() for p in model.parameters())
 
 
-def test_packing(name, settings):
+@law("Padding and packing")
+def test_packing(name, settings, causal):
     """A neighbouring document in the same row changes no output."""
-    model, first, second = model_with(settings), tokens(2, 9), tokens(2, 13, seed=5)
+    model = model_with(name, settings, dims=replace(DIMS, causal=causal))
+    first, second = tokens(2, 9), tokens(2, 13, seed=5)
     packed = torch.cat([first, second], dim=1)
     pos = torch.cat([torch.arange(9), torch.arange(13)]).expand(2, -1)
     doc = torch.cat([torch.zeros(9, dtype=torch.int64), torch.ones(13, dtype=torch.int64)]).expand(2, -1)
@@ -191,12 +325,14 @@ def test_packing(name, settings):
         assert close(model(packed, pos=pos, doc=doc), torch.cat([model(first), model(second)], dim=1))
 
 
+@law("Learning")
 @pytest.mark.parametrize("length", [TRAINED, 300], ids=["short", "long"])
 @pytest.mark.parametrize("frozen", [False, True], ids=["all", "positions only"])
-def test_learning(name, settings, frozen, length):
+def test_learning(name, settings, frozen, length, causal):
     """Every parameter of the scheme gets a finite gradient, zero exactly where no pair reaches, also with the rest
-    of the model frozen; a step changes it. Short and long go through different ways of attention."""
-    model = model_with(settings, dims=Dims(32, 4, 8, 2, train_length=length))
+    of the model frozen; a step changes it."""
+    # Short and long go through different ways of attention.
+    model = model_with(name, settings, dims=replace(DIMS, train_length=length, causal=causal), trained=False)
     if frozen:
         for parameter in model.parameters():
             parameter.requires_grad_(False)
@@ -207,60 +343,80 @@ def test_learning(name, settings, frozen, length):
         return
     before = [p.detach().clone() for p in trained]
     model(tokens(8, length)).square().mean().backward()
-    torch.optim.SGD(trained, lr=1.0).step()
-    assert all(not torch.equal(old, new) for old, new in zip(before, trained, strict=True))
     for scheme in model.positions:
         unreached = scheme.unreached(length)
         for key, parameter in scheme.named_parameters():
-            assert torch.isfinite(parameter.grad).all()
-            assert torch.equal(parameter.grad == 0, unreached.get(key, torch.zeros_like(parameter, dtype=torch.bool)))
+            assert parameter.grad is not None, f"{key} is used nowhere"
+            assert torch.isfinite(parameter.grad).all(), key
+            expected = unreached.get(key, torch.zeros_like(parameter, dtype=torch.bool))
+            assert torch.equal(parameter.grad == 0, expected), f"{key}: zero where it should not be, or the reverse"
+    torch.optim.SGD(trained, lr=1.0).step()
+    assert all(not torch.equal(old, new) for old, new in zip(before, trained, strict=True))
 
 
+@law("Precision")
 def test_precision_of_the_position_term(name, settings):
-    """A scheme cast to bfloat16 computes positions in float32: alone, its term is exact up to the rounding of its
-    parameters (2^-8), and 8,192 positions stay as many different ones as in float32."""
-    dims = Dims(32, 4, 8, 2, train_length=8192)
-    exact, cast = make(settings, dims), make(settings, dims).to(torch.bfloat16)
-    pos = torch.arange(8192)
-    for term in (_embedding, _rotation, _bias):
-        a, b = term(exact, pos), term(cast, pos)
-        if a is None:
-            continue
-        if not list(exact.parameters()):
+    """Cast to bfloat16, a scheme computes positions in float32: its term is that of a float32 scheme with the same,
+    rounded, parameters, and 8,192 positions stay as many different ones."""
+    dims = replace(DIMS, train_length=8192)
+    for exact, cast in zip(each(name, settings, dims), each(name, settings, dims), strict=True):
+        cast.to(torch.bfloat16)
+        exact.to(torch.bfloat16).to(torch.float32)
+        for term in (_embedding, _rotation, _by_distance, _bias, _visible):
+            a, b = term(exact), term(cast)
+            if a is None:
+                continue
             assert torch.equal(a, b)
-        assert close(a, b, 4e-3)
-        assert len(a.unique(dim=0)) == len(b.unique(dim=0))
+            assert len(a.unique(dim=0)) == len(b.unique(dim=0))
 
 
-def _embedding(scheme, pos):
-    return None if scheme.embed is None else scheme.embed(torch.zeros(1, len(pos), 32), pos)[0].detach()
+EVERYWHERE = torch.arange(8192)
 
 
-def _rotation(scheme, pos):
+def _embedding(scheme):
+    return None if scheme.embed is None else scheme.embed(torch.zeros(1, 8192, 32), EVERYWHERE)[0].detach()
+
+
+def _rotation(scheme):
     if scheme.rotate is None:
         return None
-    ones = torch.ones(1, 4, len(pos), 8)
-    return scheme.rotate(ones, ones, Span(pos, pos))[0][0, 0].detach()
+    ones = torch.ones(1, 4, 8192, 8)
+    return scheme.rotate(ones, ones, Span(EVERYWHERE, EVERYWHERE))[0][0, 0].detach()
 
 
-def _bias(scheme, pos):
-    return None if scheme.by_distance is None else scheme.by_distance(pos).T.detach()
+def _by_distance(scheme):
+    return None if scheme.by_distance is None else scheme.by_distance(EVERYWHERE).T.detach()
 
 
+def _bias(scheme):
+    """Of the last two queries: a row for each key."""
+    return None if scheme.bias is None else scheme.bias(_last_two())[0].flatten(0, 1).T.detach()
+
+
+def _visible(scheme):
+    return None if scheme.visible is None else scheme.visible(_last_two())[0].flatten(0, 1).T
+
+
+def _last_two() -> Span:
+    return Span(EVERYWHERE[-2:], EVERYWHERE, start=8190)
+
+
+@law("Precision")
 def test_precision_of_attention(name, settings):
     """bfloat16 queries, keys and values at 8 times the length agree with float32 ones to 2e-2."""
-    scheme, n = make(settings), 8 * TRAINED
-    draw = torch.Generator().manual_seed(6)
+    draw, n = torch.Generator().manual_seed(6), 8 * TRAINED
     q, k, v = (torch.randn(1, 4, n, 8, generator=draw).bfloat16() for _ in range(3))
-    with torch.no_grad():
-        low = attend(q, k, v, scheme, Span.of(n))
-        high = attend(q.float(), k.float(), v.float(), scheme, Span.of(n), "reference")
-    assert low.dtype == torch.bfloat16 and close(low.float(), high, 2e-2)
+    for scheme in each(name, settings):
+        with torch.no_grad():
+            low = attend(q, k, v, scheme, Span.of(n))
+            high = attend(q.float(), k.float(), v.float(), scheme, Span.of(n), "reference")
+        assert low.dtype == torch.bfloat16 and close(low.float(), high, 2e-2)
 
 
+@law("Reach")
 def test_reach(name, settings):
     """At 8 times the trained length a scheme runs, or it states its reach and refuses more."""
-    model = model_with(settings)
+    model = model_with(name, settings)
     if model.reach is None:
         with torch.no_grad():
             assert torch.isfinite(model(tokens(1, 8 * TRAINED))).all()
@@ -270,28 +426,80 @@ def test_reach(name, settings):
             model(tokens(1, model.reach + 1))
 
 
+class Storage(TorchDispatchMode):
+    """Remembers the size in bytes of the largest storage that any operator returned. A view over one vector has the
+    storage of that vector, however many elements it reports."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, operator, types, arguments=(), keywords=None):
+        result = operator(*arguments, **(keywords or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.largest = max(self.largest, tensor.untyped_storage().nbytes())
+        return result
+
+
+@law("Memory")
+def test_memory(name, settings):
+    """No (query, key) matrix where distance decides alone: every tensor grows with the length, not with its square.
+    Anything else builds one for 256 queries at a time."""
+    n = 2048
+    for scheme in each(name, settings, replace(DIMS, train_length=n)):
+        relative = scheme.bias is None and (scheme.visible is None or scheme.relative)
+        q, k, v = torch.randn(3, 1, 4, n, 8)
+        with torch.no_grad(), Storage() as seen:
+            attend(q, k, v, scheme, Span.of(n))
+        matrix = 4 * n * n  # bytes of one float32 (query, key) matrix, for one head
+        assert seen.largest <= (matrix / 16 if relative else 4 * matrix * 256 / n * 1.05 * hidden(scheme))
+        with torch.no_grad(), Storage() as seen:
+            attend(q, k, v, scheme, Span.of(n), "reference")
+        assert seen.largest >= matrix  # what is looked for would be found
+
+
+def hidden(scheme: PositionScheme) -> float:
+    """How many numbers a bias holds for every pair and head while it computes them."""
+    return getattr(scheme, "hidden", 4) / 4
+
+
+@law("Reload")
 def test_reload(name, settings):
     """The state dict round trip is exact; nothing in it has the size of a length."""
-    model, ids = model_with(settings), tokens(2, TRAINED)
-    fresh = model_with(settings)
+    model, ids = model_with(name, settings), tokens(2, TRAINED)
+    fresh = model_with(name, settings)
     with torch.no_grad():
         for parameter in fresh.parameters():
             parameter.zero_()
         fresh.load_state_dict(model.state_dict())
         assert torch.equal(fresh(ids), model(ids))
-    longer = model_with(settings, dims=Dims(32, 4, 8, 2, train_length=2 * TRAINED))
+    longer = model_with(name, settings, dims=replace(DIMS, train_length=2 * TRAINED))
     sizes = [{key: value.shape for key, value in m.state_dict().items()} for m in (model, longer)]
-    assert (sizes[0] != sizes[1]) == (name in NOT_INDEPENDENT_OF_LENGTH)
+    grows = sizes[0] != sizes[1]
+    assert grows == bool(exception(name, NOT_INDEPENDENT_OF_LENGTH)), "only a table of positions has that size"
 
 
+@law("Reload")
 def test_lengths_leave_no_trace(name, settings):
     """Long, short, under inference mode, then training: outputs are those of a fresh model, and nothing raises."""
-    dims = Dims(32, 4, 8, 2, train_length=64)
-    model, ids = model_with(settings, dims=dims), tokens(2, 64)
+    dims = replace(DIMS, train_length=64)
+    model, ids = model_with(name, settings, dims=dims), tokens(2, 64)
     with torch.inference_mode():
         model(ids)
         first = model(ids[:, :16]).clone()
     model(ids[:, :20]).sum().backward()
     with torch.no_grad():
         assert torch.equal(model(ids[:, :16]), first)
-        assert torch.equal(model_with(settings, dims=dims)(ids[:, :16]), first)
+        assert torch.equal(model_with(name, settings, dims=dims)(ids[:, :16]), first)
+
+
+@law("Identity")
+def test_identity(name, settings, causal):
+    """Consecutive positions, given or understood, are one thing; so is one document, and a randomized sampling over
+    exactly as many positions as there are tokens."""
+    model, ids = model_with(name, settings, dims=replace(DIMS, causal=causal)), tokens(2, TRAINED)
+    sampling = construct("sampling", dict(file_settings("sampling", "randomized")) | {"longest": TRAINED})
+    with torch.no_grad():
+        plain = model(ids)
+        for pos in (torch.arange(TRAINED), sampling(range(2), TRAINED, 0, 0)):
+            assert close(model(ids, pos=pos), plain)
+            assert close(model(ids, pos=pos, doc=torch.zeros_like(ids)), plain)

@@ -14,19 +14,22 @@ from pathlib import Path
 import pytest
 from running import ROOT
 
+from posenc_train import catalogue
 from posenc_train.config import cell_name, check, compose
+from posenc_train.positions.base import Dims
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)([^\n]*)\n(.*?)^```", README, re.M | re.S)
 SMALL = "model=nano train_length=16 optim.steps=3 optim.batch_size=4 study=readme logger=none"
 SHRINK = {  # the command up to its first override -> what is appended
     "bash scripts/quickstart.sh": f"{SMALL} position=nope,alibi",
-    "bash scripts/test.sh": "tests/test_schemes.py",
-    "bash scripts/test.sh tests/test_laws.py": "-k test_agreement",
+    "bash scripts/test.sh": "tests/test_absolute.py",
+    "bash scripts/test.sh --scheme": "-k test_prefix",
     "python scripts/train.py": SMALL,
     "python scripts/train.py -m": SMALL,
     "python scripts/evaluate.py": "lengths=[16,40]",
     "python scripts/compare.py": "study=readme",
+    "python scripts/schemes.py": "",
     "python scripts/reproduce.py": f"{SMALL} position=nope",
 }
 
@@ -42,7 +45,7 @@ def commands(needs: bool) -> list[str]:
 
 def shrunk(command: str) -> str:
     words = [word for word in shlex.split(command) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
-    program = " ".join(words[:3] if len(words) > 2 and ("=" not in words[2]) and words[2] != "--own" else words[:2])
+    program = " ".join(words[:3] if len(words) > 2 and "=" not in words[2] else words[:2])
     assert program in SHRINK, f"README.md has a command that no test runs: {command}"
     return f"{command} {SHRINK[program]}"
 
@@ -72,7 +75,8 @@ def newcomer(tmp_path_factory):
 def test_command(command, newcomer):
     line = shrunk(command)
     if "scripts/evaluate.py" in line:
-        trained = next((ROOT / "runs" / "readme").glob("alibi-text-*"))
+        scheme = re.search(r"run=runs/default/(\w+)-text-", line)[1]
+        trained = next((ROOT / "runs" / "readme").glob(f"{scheme}-text-*"))
         line = f"{line} run={trained.relative_to(ROOT)}"
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=newcomer, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, f"{line}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
@@ -92,10 +96,17 @@ def test_the_two_commands_come_first():
     assert README.index("```sh") < 600
 
 
-def test_the_run_folder_named_is_the_one_that_is_made():
-    train = next(c for c in commands(needs=False) if "position=alibi" in c)
-    cell = cell_name(compose("train", shlex.split(train)[2:]))
+@pytest.mark.parametrize("words", ["position=alibi task=text model=tiny train_length=128 seed=0", "position=rope"])
+def test_the_run_folders_named_are_those_that_are_made(words):
+    cell = cell_name(compose("train", words.split()))
     assert f"run=runs/default/{cell} " in README
+
+
+def test_the_table_of_schemes_is_the_catalogue():
+    cfg = compose("schemes", ["model=tiny", "train_length=128"])
+    found = catalogue.entries(Dims(64, 4, 16, 3, cfg["train_length"]))
+    shown = README.split("<!-- schemes -->\n")[1].split("<!-- /schemes -->")[0]
+    assert shown == catalogue.markdown(found), "python scripts/schemes.py format=markdown prints it"
 
 
 def test_what_it_shows_is_there():

@@ -11,14 +11,17 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from posenc_train.model.transformer import Transformer, generate
+from posenc_train.positions.sampling import Consecutive, Sampling
 from posenc_train.tasks.base import Task, digest
 
 TOKENS = 4096  # fed per forward: bounds memory, changes no number
 LOGITS = 4096  # positions whose logits exist at once
+
+Draws = Sequence[Int[Tensor, "n"] | None]  # positions of a row under each draw of a sampling; None: consecutive
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,15 @@ def evaluate(
     train_length: int,
     longest: int,
     tokens: int = TOKENS,
+    sampling: Sampling | None = None,
 ) -> Iterator[Measurement]:
     """Measurements of the protocols (name -> settings) that apply to the task, at every length, in order.
 
-    longest: the length of the evaluation windows. tokens: fed per forward. A length beyond the scheme's reach is
-    reported as such and not run. The model is left as it was.
+    longest: the length of the evaluation windows. tokens: fed per forward. sampling: gives the positions (None:
+    consecutive); where it draws them, every total is the mean of those under each of its draws. A length, or a
+    position drawn for it, beyond the scheme's reach is reported as such and not run. The model is left as it was.
     """
+    sampling = sampling or Consecutive()
     chosen = {name: settings for name, settings in protocols.items() if name in task.protocols}
     generates = chosen.pop("free_running", None) is not None
     windows = task.windows(longest) if chosen else None
@@ -69,26 +75,30 @@ def evaluate(
     model.eval()
     try:
         for length in lengths:
+            draws = [sampling.at_evaluation(length, draw) for draw in range(sampling.draws)]
             if generates:
-                yield from free_running(model, task, length, tokens)
+                yield from free_running(model, task, length, tokens, draws)
             if chosen:
-                yield from next_token(model, task, windows, length, chosen, train_length, tokens)
+                yield from next_token(model, task, windows, length, chosen, train_length, tokens, draws)
     finally:
         model.train(was_training)
 
 
-def beyond(model: Transformer, length: int) -> bool:
-    return model.reach is not None and length > model.reach
+def beyond(model: Transformer, length: int, draws: Draws) -> bool:
+    """Whether the length, or under one of the draws a position, is more than the schemes can represent."""
+    needed = max(length if pos is None else int(pos.max()) + 1 for pos in draws)
+    return model.reach is not None and needed > model.reach
 
 
-def next_token(model, task, windows, length, protocols, train_length, tokens) -> Iterator[Measurement]:
+def next_token(model, task, windows, length, protocols, train_length, tokens, draws) -> Iterator[Measurement]:
     common = {"length": length, "metric": "nll", "unit": task.unit, "eval_hash": digest(windows)}
     labels = {name: protocol_label(name, settings, train_length) for name, settings in protocols.items()}
-    if beyond(model, length):
+    if beyond(model, length, draws):
         for label in labels.values():
             yield Measurement(protocol=label, total=None, count=0, status="beyond reach", **common)
         return
-    loss = window_losses(model, windows, length, task.begin, tokens)
+    # The mean loss of every target: each of the sums below is then the mean over draws of that sum.
+    loss = sum(window_losses(model, windows, length, task.begin, tokens, pos) for pos in draws) / len(draws)
     pieces = loss.shape[1]
     targets = windows[:, -pieces * length :].reshape(loss.shape)
 
@@ -114,10 +124,13 @@ def next_token(model, task, windows, length, protocols, train_length, tokens) ->
                 yield measured(label, loss[:, :, first : last + 1], slice={"position": [first, last]})
 
 
-def window_losses(model, windows, length: int, begin: int | None, tokens: int) -> Float[np.ndarray, "window piece n"]:
+def window_losses(
+    model, windows, length: int, begin: int | None, tokens: int, pos: Int[Tensor, "n"] | None = None
+) -> Float[np.ndarray, "window piece n"]:
     """float64 losses in nats. windows is [window, longest + 1] ids; a window's last piece ends where it ends.
 
-    begin: an id that is fed in place of every piece's first token (BOS), as in training.
+    begin: an id that is fed in place of every piece's first token (BOS), as in training. pos: the positions of every
+    piece; None: consecutive.
     """
     pieces = (windows.shape[1] - 1) // length
     ids = torch.from_numpy(windows[:, -pieces * length - 1 :].astype(np.int64))
@@ -125,8 +138,9 @@ def window_losses(model, windows, length: int, begin: int | None, tokens: int) -
     if begin is not None:
         inputs[:, 0] = begin
     device = next(model.parameters()).device
+    pos = None if pos is None else pos.to(device)
     losses = [
-        token_losses(model, part.to(device), wanted.to(device))
+        token_losses(model, part.to(device), wanted.to(device), pos)
         for part, wanted in zip(
             inputs.split(max(1, tokens // length)), targets.split(max(1, tokens // length)), strict=True
         )
@@ -135,10 +149,12 @@ def window_losses(model, windows, length: int, begin: int | None, tokens: int) -
 
 
 @torch.no_grad()
-def token_losses(model: Transformer, inputs: Int[Tensor, "b n"], targets: Int[Tensor, "b n"]) -> Float[Tensor, "b n"]:
+def token_losses(
+    model: Transformer, inputs: Int[Tensor, "b n"], targets: Int[Tensor, "b n"], pos: Int[Tensor, "n"] | None = None
+) -> Float[Tensor, "b n"]:
     """-ln p(target) in float64 on the CPU. The logits' log-sum-exp is float64 too: an untrained head that is all
     zero then gives exactly ln(vocab)."""
-    hidden, flat = model.hidden(inputs).flatten(0, 1), targets.flatten()
+    hidden, flat = model.hidden(inputs, pos=pos).flatten(0, 1), targets.flatten()
     out = []
     for first in range(0, len(flat), LOGITS):
         logits = model.head(hidden[first : first + LOGITS]).float()
@@ -162,11 +178,12 @@ def position_buckets(length: int, single: int = 64, most: int = 256) -> list[tup
     return [(first, last - 1) for first, last in zip(edges, [*edges[1:], length], strict=True)]
 
 
-def free_running(model: Transformer, task: Task, length: int, tokens: int) -> Iterator[Measurement]:
+def free_running(model: Transformer, task: Task, length: int, tokens: int, draws: Draws) -> Iterator[Measurement]:
     """Generates every answer from its prompt, greedily, one token more than the answer's letters.
 
     exact: examples whose letters are all right. token: letters right; what comes after a premature end is wrong.
-    stops: examples whose first end mark stands right after the last letter.
+    stops: examples whose first end mark stands right after the last letter. Each is the mean over the draws of
+    positions; a draw holds for prompt and answer.
     """
     examples = task.examples(length)
     size = examples.size
@@ -177,15 +194,29 @@ def free_running(model: Transformer, task: Task, length: int, tokens: int) -> It
         "slice": {"size": size},
     }
     units = {"exact": "example", "token": "token", "stops": "example"}
-    if beyond(model, length):
+    if beyond(model, length, draws):
         for metric, unit in units.items():
             yield Measurement(metric=metric, unit=unit, total=None, count=0, status="beyond reach", **common)
         return
+    marks = [marked(said(model, examples, max(1, 4 * tokens // length), pos), examples, task.end) for pos in draws]
+    for metric, unit in units.items():
+        total = sum(float(of_draw[metric].sum()) for of_draw in marks) / len(draws)
+        yield Measurement(metric=metric, unit=unit, total=total, count=marks[0][metric].numel(), **common)
+
+
+def said(model: Transformer, examples, batch: int, pos: Int[Tensor, "n"] | None) -> Int[Tensor, "b m"]:
+    """What the model generates, one token more than the answer's letters. pos: of prompt and answer together, which
+    may be fewer tokens than there are positions."""
     device = next(model.parameters()).device
-    batch = max(1, 4 * tokens // length)
-    said = torch.cat([generate(model, part.to(device), size + 1).cpu() for part in examples.prompts.split(batch)])
-    running = (said == task.end).cumsum(1) == 0  # no end mark up to here
-    right = (said == examples.answers)[:, :size] & running[:, :size]
-    stops = running[:, :size].all(1) & (said[:, size] == task.end)
-    for metric, value in (("exact", right.all(1)), ("token", right), ("stops", stops)):
-        yield Measurement(metric=metric, unit=units[metric], total=float(value.sum()), count=value.numel(), **common)
+    pos = None if pos is None else pos.to(device)
+    parts = [part.to(device) for part in examples.prompts.split(batch)]
+    return torch.cat([generate(model, part, examples.size + 1, pos).cpu() for part in parts])
+
+
+def marked(answer: Int[Tensor, "b m"], examples, end: int) -> dict[str, Bool[Tensor, "*b"]]:
+    """Metric -> what of an answer is right."""
+    size = examples.size
+    running = (answer == end).cumsum(1) == 0  # no end mark up to here
+    right = (answer == examples.answers)[:, :size] & running[:, :size]
+    stops = running[:, :size].all(1) & (answer[:, size] == end)
+    return {"exact": right.all(1), "token": right, "stops": stops}

@@ -3,13 +3,14 @@
 import ast
 import hashlib
 import resource
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import posenc_train
-from posenc_train.build import construct
-from posenc_train.config import cell_name, label, lengths
+from posenc_train.build import build_sampling, extend, scale_of
+from posenc_train.config import cell_name, extension_label, label, lengths
+from posenc_train.evaluation import longrope
 from posenc_train.evaluation.evaluate import evaluate, last_targets, protocol_label
 from posenc_train.evaluation.rows import Row
 from posenc_train.model.transformer import Transformer
@@ -22,8 +23,8 @@ def wanted(cfg: Mapping[str, Any], protocols: tuple[str, ...]) -> set[tuple[str,
     protocols: the names of those that apply to the task.
     """
     return {
-        (extension, length, protocol_label(name, settings, cfg["train_length"]))
-        for extension in cfg["extension"]
+        (extension_label(*extension), length, protocol_label(name, settings, cfg["train_length"]))
+        for extension in cfg["extension"].items()
         for length in lengths(cfg)
         for name, settings in cfg["protocol"].items()
         if name in protocols
@@ -54,13 +55,30 @@ def coordinates(cfg: Mapping[str, Any], task: Task, step: int, checkpoint: str) 
     }
 
 
-def evaluate_run(cfg: Mapping[str, Any], task: Task, model: Transformer, step: int, checkpoint: str) -> Iterator[Row]:
-    """The rows of every extension, length and protocol that the configuration asks for; checkpoint is its label."""
-    where = coordinates(cfg, task, step, checkpoint)
-    for extension, settings in cfg["extension"].items():
-        extended = model.under([construct(f"extension.{extension}", settings, scheme) for scheme in model.positions])
-        for m in evaluate(extended, task, lengths(cfg), cfg["protocol"], cfg["train_length"], longest(cfg)):
-            yield Row(**where, extension=extension, **vars(m))
+def evaluate_run(
+    cfg: Mapping[str, Any],
+    task: Task,
+    model: Transformer,
+    step: int,
+    checkpoint: str,
+    folder: Path | None = None,
+    tell: Callable[[str], None] = print,
+) -> Iterator[Row]:
+    """The rows of every extension, length and protocol that the configuration asks for; checkpoint is its label.
+
+    The scale of an extension is that of the length, so each length has schemes of its own. folder: keeps what a search
+    finds (None: nothing does); tell: gets a line on its progress.
+    """
+    where, sampling = coordinates(cfg, task, step, checkpoint), build_sampling(cfg)
+    for name, settings in cfg["extension"].items():
+        for length in lengths(cfg):
+            scale = scale_of(settings, length, cfg["train_length"])
+            found = longrope.factors(cfg, name, task, model, scale, checkpoint, folder, tell)
+            extended = model.under(extend(cfg, name, model.positions, model.dims, scale, **found))
+            for m in evaluate(
+                extended, task, [length], cfg["protocol"], cfg["train_length"], longest(cfg), sampling=sampling
+            ):
+                yield Row(**where, extension=extension_label(name, settings), **vars(m))
 
 
 def cost_rows(cfg: Mapping[str, Any], task: Task, model: Transformer, step: int, seconds: float) -> Iterator[Row]:

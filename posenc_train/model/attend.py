@@ -2,9 +2,10 @@
 
     reference   the definition: float32 scores, every (query, key) pair at once
     fused       torch's fused kernel, fed in the cheapest exact form that the scheme and the span allow:
-                no bias               the causal kernel
-                a bias by distance    a Toeplitz view of one vector (toeplitz.py): no (query, key) matrix
-                per-row positions or documents    a mask built for one chunk of queries at a time
+                no bias, no mask                      the plain kernel
+                bias and mask by distance alone       a Toeplitz view of one vector (toeplitz.py): no matrix
+                any other bias or mask, per-row positions or documents
+                                                      a mask built for one chunk of queries at a time
 
 A query that sees no key (padding) gives 0.
 """
@@ -13,7 +14,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from posenc_train.model import toeplitz
@@ -30,7 +31,7 @@ def attend(
     span: Span,
     backend: str = "fused",
 ) -> Float[Tensor, "b h q d"]:
-    """Causal attention under a scheme. q and k come as projected; the scale 1/sqrt(d) is that of their width here,
+    """Attention under a scheme. q and k come as projected; the scale 1/sqrt(d) is that of their width here,
     before the scheme may widen them. Autocast is off inside: biases stay float32 beside bfloat16 q, k and v."""
     scale = 1 / math.sqrt(q.shape[-1])
     with torch.autocast(q.device.type, enabled=False):
@@ -41,49 +42,63 @@ def attend(
         return ways[backend](q, k, v, scheme, span, scale)
 
 
-def visible(span: Span) -> Bool[Tensor, "*b q k"]:
-    """Which keys a query may see: none after it, none of another document, no padding."""
-    i = torch.arange(span.start, span.start + span.queries, device=span.q_pos.device)
-    mask = i[:, None] >= torch.arange(span.keys, device=span.q_pos.device)
-    if span.q_doc is not None:
-        mask = mask & (span.q_doc[:, :, None] == span.k_doc[:, None, :]) & (span.k_doc >= 0)[:, None, :]
-    return mask
-
-
-def heads_first(x: Tensor) -> Tensor:
-    """[q k] or [b q k] -> something that broadcasts against [b h q k]."""
-    return x if x.ndim == 2 else x.unsqueeze(1)
-
-
-def bias_of(scheme: PositionScheme, span: Span) -> Tensor | None:
-    """The scheme's bias for every pair, broadcasting against [b h q k]; None without one."""
-    if scheme.by_distance is None:
-        return None
-    bias = scheme.by_distance(span.distance())
-    return bias if bias.ndim == 3 else bias.movedim(0, 1)
-
-
 def reference(q, k, v, scheme: PositionScheme, span: Span, scale: float) -> Float[Tensor, "b h q d"]:
     """softmax(scale q k^T + bias, over the visible keys) v."""
     scores = scale * (q.float() @ k.float().mT)
-    bias = bias_of(scheme, span)
-    if bias is not None:
+    for bias in biases(scheme, span):
         scores = scores + bias
-    seen = heads_first(visible(span))
+    seen = visible(scheme, span)
     weights = scores.masked_fill(~seen, -math.inf).softmax(dim=-1)
     weights = weights.masked_fill(~seen, 0.0)  # a row that sees nothing is NaN until here
     return (weights @ v.float()).to(v.dtype)
 
 
+def visible(scheme: PositionScheme, span: Span) -> Bool[Tensor, "#b #h q k"]:
+    """Which keys a query sees: those that the span allows and the scheme does not hide."""
+    allowed = span.allowed()
+    allowed = allowed[None, None] if allowed.ndim == 2 else allowed[:, None]
+    return allowed if scheme.visible is None else allowed & scheme.visible(span)
+
+
+def biases(scheme: PositionScheme, span: Span) -> list[Float[Tensor, "#b #h q k"]]:
+    """What the scheme adds to the scaled scores of every pair."""
+    found = []
+    if scheme.by_distance is not None:
+        bias = scheme.by_distance(span.distance())
+        found.append(bias[None] if bias.ndim == 3 else bias.movedim(0, 1))
+    if scheme.bias is not None:
+        found.append(scheme.bias(span))
+    return found
+
+
 def fused(q, k, v, scheme: PositionScheme, span: Span, scale: float) -> Float[Tensor, "b h q d"]:
-    plain = scheme.by_distance is None
-    if span.q_doc is not None or not (plain or span.consecutive):
+    width = v.shape[-1]
+    if q.shape[-1] != width:  # a scheme widened q and k: the kernel is fused for equal widths only
+        v = F.pad(v, (0, q.shape[-1] - width))
+    return _fused(q, k, v, scheme, span, scale)[..., :width]
+
+
+def _fused(q, k, v, scheme: PositionScheme, span: Span, scale: float) -> Float[Tensor, "b h q d"]:
+    plain = scheme.by_distance is None and scheme.visible is None
+    by_distance = plain or (span.consecutive and (scheme.visible is None or scheme.relative))
+    if span.q_doc is not None or scheme.bias is not None or not by_distance:
         return masked(q, k, v, scheme, span, scale)
+    if plain and not span.causal or plain and span.queries == 1:  # one new token: it sees every key
+        return F.scaled_dot_product_attention(q, k, v, scale=scale)
     if plain and span.queries == span.keys:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-    if plain and span.queries == 1:  # one new token: it sees every key
-        return F.scaled_dot_product_attention(q, k, v, scale=scale)
-    return toeplitz.attention(q, k, v, scheme.by_distance, span.start, scale)
+    return toeplitz.attention(q, k, v, lambda distance: vector(scheme, distance), span.start, scale, span.causal)
+
+
+def vector(scheme: PositionScheme, distance: Int[Tensor, "m"]) -> Float[Tensor, "#h m"]:
+    """Bias and mask of a scheme for which both are functions of the distance."""
+    bias = torch.zeros(1, len(distance), device=distance.device)
+    if scheme.by_distance is not None:
+        bias = scheme.by_distance(distance).float()
+    if scheme.visible is not None:
+        seen = scheme.visible(Span(distance, distance.new_zeros(1), causal=False))[0, :, :, 0]
+        bias = torch.where(seen, bias, -math.inf)
+    return bias
 
 
 def masked(q, k, v, scheme: PositionScheme, span: Span, scale: float) -> Float[Tensor, "b h q d"]:
@@ -91,11 +106,10 @@ def masked(q, k, v, scheme: PositionScheme, span: Span, scale: float) -> Float[T
     out = []
     for first in range(0, span.queries, CHUNK):
         part = span.chunk(first, min(first + CHUNK, span.queries))
-        seen = heads_first(visible(part))
+        seen = visible(scheme, part)
         blind = ~seen.any(dim=-1, keepdim=True)
         mask = torch.zeros(seen.shape, device=q.device).masked_fill(~(seen | blind), -math.inf)
-        bias = bias_of(scheme, part)
-        if bias is not None:
+        for bias in biases(scheme, part):
             mask = mask + bias
         if q.device.type != "cpu":
             mask = mask.to(q.dtype)  # other devices' kernels want one type

@@ -2,7 +2,7 @@
 
 Such a bias is a vector over distances. With the queries in reverse order, row i and column j need entry i + j:
 a (q, k) mask with strides (1, 1) over that one vector, which occupies q + k numbers instead of q x k. An entry of
--inf for every future distance makes it causal too. Chunks of queries skip the masked half.
+-inf hides a distance; every future one makes it causal too. Chunks of queries skip the masked half.
 """
 
 import math
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 CHUNK = 128  # queries per call of the fused kernel
@@ -21,24 +21,26 @@ def attention(
     q: Float[Tensor, "b h q d"],
     k: Float[Tensor, "b h k d"],
     v: Float[Tensor, "b h k d"],
-    by_distance: Callable[[Tensor], Tensor] | None,
+    bias: Callable[[Int[Tensor, "m"]], Float[Tensor, "#h m"]],
     start: int,
     scale: float,
+    causal: bool = True,
 ) -> Float[Tensor, "b h q d"]:
-    """Causal attention of queries that stand at indices start, start + 1, … of the keys; distance = start + i - j.
+    """Attention of queries that stand at indices start, start + 1, … of the keys; distance = start + i - j.
 
-    by_distance None is a bias of zero (unequal numbers of queries and keys under the causal mask).
+    bias gives the float32 bias of a vector of distances, one row for all heads or one for each.
     """
     queries, keys = q.shape[2], k.shape[2]
     distance = torch.arange(start + queries - 1, start - keys, -1, device=q.device)
-    bias = torch.zeros(1, len(distance), device=q.device) if by_distance is None else by_distance(distance).float()
-    vector = bias.masked_fill(distance < 0, -math.inf)
+    vector = bias(distance)
+    if causal:
+        vector = vector.masked_fill(distance < 0, -math.inf)
     learned = vector.requires_grad and torch.is_grad_enabled()
     if q.device.type == "cpu" and not (learned and keys <= MATERIALISE):
-        return _Toeplitz.apply(q.flip(2), k, v, vector.contiguous(), start, scale).flip(2)
+        return _Toeplitz.apply(q.flip(2), k, v, vector.contiguous(), start if causal else None, scale).flip(2)
     # The kernels of other devices take no overlapping view, and no mask of another type than q.
     out = []
-    for rows, seen, mask in chunks(vector, queries, keys, start):
+    for rows, seen, mask in chunks(vector, queries, keys, start if causal else None):
         index = torch.arange(mask.shape[2], device=q.device)[:, None] + torch.arange(seen, device=q.device)
         mask = vector[None, :, rows.start + index].to(q.dtype)
         part = q.flip(2)[:, :, rows]
@@ -52,11 +54,12 @@ def view(vector: Float[Tensor, "h m"], queries: int, keys: int) -> Float[Tensor,
     return vector.as_strided((1, heads, queries, keys), (0, stride, 1, 1), vector.storage_offset())
 
 
-def chunks(vector: Tensor, queries: int, keys: int, start: int) -> Iterator[tuple[slice, int, Tensor]]:
-    """For each chunk of queries, from the first: its rows in reversed order, the keys it sees, its mask."""
+def chunks(vector: Tensor, queries: int, keys: int, start: int | None) -> Iterator[tuple[slice, int, Tensor]]:
+    """For each chunk of queries, from the first: its rows in reversed order, the keys it sees (all of them where
+    start is None), its mask."""
     for first in range(0, queries, CHUNK):
         last = min(first + CHUNK, queries)
-        seen = min(keys, start + last)
+        seen = keys if start is None else min(keys, start + last)
         part = vector[:, queries - last : queries - first + seen - 1]
         yield slice(queries - last, queries - first), seen, view(part, last - first, seen)
 

@@ -51,7 +51,8 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Token ids to logits. Ids below `vocab` are predicted, the `marks` ids above them are only fed (BOS, separator).
 
-    schemes: one for all layers or one per layer. The head is tied to the embedding of the predicted ids.
+    schemes: one per layer, which may be the same one. The head is tied to the embedding of the predicted ids.
+    dims.causal False: every token sees all of its document, and there is no cache.
     attention: "auto" (the fused backend) or "reference".
     """
 
@@ -69,7 +70,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.dims = dims
         self.backend = "fused" if attention == "auto" else attention
-        self.positions = nn.ModuleList(schemes)
+        # One for all layers is held once, so that a checkpoint names it once.
+        self.positions = nn.ModuleList(schemes[:1] if all(scheme is schemes[0] for scheme in schemes) else schemes)
         self.embedding = nn.Embedding(vocab, dims.width)
         self.mark_embedding = nn.Embedding(marks, dims.width) if marks else None
         self.blocks = nn.ModuleList([Block(dims, mlp, qk_norm, dropout) for _ in range(dims.layers)])
@@ -118,19 +120,22 @@ class Transformer(nn.Module):
         cache: Cache | None = None,
     ) -> Float[Tensor, "b n w"]:
         """The last layer's normalised output. pos None: consecutive, behind what the cache holds; doc None: one
-        document, else its number per token, -1 for padding. A cache is extended by these tokens."""
+        document, else its number per token, -1 for padding. A cache is extended by these tokens.
+
+        Raises ValueError for a cache where later tokens change earlier ones."""
         span = self._span(ids, pos, doc, cache)
         x = self.embed(ids)
-        first = self.scheme(0)
-        if first.embed is not None:
-            x = first.embed(x, span.q_pos)
-        x = self.dropout(x)
         for layer, block in enumerate(self.blocks):
+            scheme = self.scheme(layer)
+            if scheme.embed is not None and (layer == 0 or scheme.every_layer):
+                x = scheme.embed(x, span.q_pos)
+            if layer == 0:
+                x = self.dropout(x)
 
             def remember(k, v, layer=layer):
                 return (k, v) if cache is None else cache.extend(layer, k, v)
 
-            x = block(x, self.scheme(layer), span, remember, self.backend)
+            x = block(x, scheme, span, remember, self.backend)
         return self.norm(x)
 
     def forward(self, ids: Int[Tensor, "b n"], pos=None, doc=None, cache: Cache | None = None):
@@ -140,9 +145,13 @@ class Transformer(nn.Module):
     def _span(self, ids, pos, doc, cache: Cache | None) -> Span:
         if cache is None:
             cache = Cache()
+        elif not self.dims.causal:
+            raise ValueError(
+                "model.causal=false: later tokens change earlier ones, so there is no cache to generate from"
+            )
         cached = cache.length
         pos, doc = cache.place(pos, doc)
-        span = Span.of(ids.shape[1], cached, ids.device)
+        span = Span.of(ids.shape[1], cached, ids.device, self.dims.causal)
         if pos is not None:
             span = replace(span, q_pos=pos[..., cached:], k_pos=pos, consecutive=False)
         if doc is not None:

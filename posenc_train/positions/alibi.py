@@ -4,7 +4,7 @@ import math
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from posenc_train.positions.base import Dims, PositionScheme
 
@@ -23,12 +23,21 @@ def slopes(heads: int) -> list[float]:
 
 
 class Alibi(PositionScheme):
-    """bias = -m_h |distance|, added after the scores are scaled, not learned. The paper's m is positive."""
+    """bias = -m_h |distance|, added after the scores are scaled. The paper's m is positive.
 
-    def __init__(self, dims: Dims):
+    learned: the slopes are parameters, one copy for all layers, which start at the formula's; not the scheme of the
+        paper, which found that learned slopes did not extrapolate well.
+    """
+
+    paper = "Press et al. 2021, arXiv 2108.12409"
+
+    def __init__(self, dims: Dims, learned: bool = False):
         super().__init__()
         self.slopes = slopes(dims.heads)  # not a buffer: a cast of the module must not round it
+        self.slope = nn.Parameter(torch.tensor(self.slopes)) if learned else None
+        if learned:
+            self.parameters_formula = "heads"
 
     def by_distance(self, distance: Int[Tensor, "*shape"]) -> Float[Tensor, "h *shape"]:
-        m = torch.tensor(self.slopes, device=distance.device)
+        m = torch.tensor(self.slopes, device=distance.device) if self.slope is None else self.slope.float()
         return -m.view(-1, *[1] * distance.ndim) * distance.abs().float()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 
@@ -29,8 +29,9 @@ class Span:
     """Where the queries and the keys of one attention call stand.
 
     q_pos, k_pos: integer positions, [q] and [k] when every row has the same, else [b, q] and [b, k].
-    start: index of the first query among the keys; query i may see key j if j <= start + i.
+    start: index of the first query among the keys; under the causal mask query i may see key j if j <= start + i.
     q_doc, k_doc: the document of each token ([b, q], [b, k]); -1 is padding. None: one document.
+    causal: whether there is that mask.
     consecutive: the caller knows that q_pos[i] - k_pos[j] == start + i - j for every pair, so that a bias
         by distance is one vector. Never guessed from the values: that would cost a pass over them.
     """
@@ -41,13 +42,14 @@ class Span:
     q_doc: Int[Tensor, "b q"] | None = None
     k_doc: Int[Tensor, "b k"] | None = None
     consecutive: bool = False
+    causal: bool = True
 
     @classmethod
-    def of(cls, length: int, cached: int = 0, device: torch.device | str | None = None) -> "Span":
+    def of(cls, length: int, cached: int = 0, device: torch.device | str | None = None, causal: bool = True) -> "Span":
         """`length` queries that follow `cached` earlier tokens, all at their natural positions."""
         k_pos = torch.arange(cached + length, device=device)
         q_pos = k_pos[cached:] if cached else k_pos
-        return cls(q_pos, k_pos, start=cached, consecutive=True)
+        return cls(q_pos, k_pos, start=cached, consecutive=True, causal=causal)
 
     @property
     def queries(self) -> int:
@@ -60,9 +62,29 @@ class Span:
     def distance(self) -> Int[Tensor, "*b q k"]:
         return self.q_pos[..., :, None] - self.k_pos[..., None, :]
 
+    def allowed(self) -> Bool[Tensor, "*b q k"]:
+        """Which keys a query may see before any scheme has its say: none after it (causal), none of another
+        document, no padding."""
+        device = self.q_pos.device
+        mask = torch.ones(self.queries, self.keys, dtype=torch.bool, device=device)
+        if self.causal:
+            mask = mask.tril(self.start)
+        if self.q_doc is not None:
+            mask = mask & (self.q_doc[:, :, None] == self.k_doc[:, None, :]) & (self.k_doc >= 0)[:, None, :]
+        return mask
+
+    def seen(self) -> Int[Tensor, "*b q"]:
+        """How many keys each query may see, itself included: [1, 2, 3, …] in a text of one document. Documents and
+        padding are left out; what a scheme hides is not."""
+        if self.q_doc is None:
+            first = torch.arange(1, self.queries + 1, device=self.q_pos.device)
+            return (self.start + first if self.causal else torch.full_like(first, self.keys)).expand(self.q_pos.shape)
+        parts = [self.chunk(i, min(i + 256, self.queries)) for i in range(0, self.queries, 256)]
+        return torch.cat([part.allowed().sum(-1) for part in parts], dim=-1)
+
     def chunk(self, first: int, last: int) -> "Span":
-        """Queries first … last-1 with the keys that a causal mask lets them see."""
-        keys = min(self.keys, self.start + last)
+        """Queries first … last-1 with the keys that the causal mask, if any, lets them see."""
+        keys = min(self.keys, self.start + last) if self.causal else self.keys
         return replace(
             self,
             q_pos=self.q_pos[..., first:last],
@@ -77,24 +99,45 @@ class PositionScheme(nn.Module):
     """A scheme defines the hooks it needs; a hook left None does not happen.
 
     Built as `Scheme(dims, **its own settings)`; every setting has a default. Hooks are functions of positions,
-    never of a length. Whatever the precision of the model, a scheme computes positions, frequencies, distances
-    and biases in float32; only the result is cast.
+    never of a length. Whatever the precision of the model, a scheme computes positions, frequencies, distances,
+    gates and biases in float32; only the result is cast.
     """
 
     embed: Callable[[Float[Tensor, "b n w"], Int[Tensor, "*b n"]], Float[Tensor, "b n w"]] | None = None
-    """(x, pos) -> x, once, after the token embedding."""
+    """(x, pos) -> x, once, after the token embedding; before every layer if `every_layer`."""
 
     rotate: Callable[..., tuple[Tensor, Tensor]] | None = None
-    """(q, k, span) -> q, k, before the dot product; q is [b h q d], k is [b h k d]."""
+    """(q, k, span) -> q, k, before the dot product; q is [b h q d], k is [b h k d]. It may widen both: the scale
+    1/sqrt(d) is that of the width before."""
 
     by_distance: Callable[[Int[Tensor, "*shape"]], Float[Tensor, "h *shape"]] | None = None
     """(distance) -> bias, added to the scaled scores. Called with a vector of distances wherever it can be."""
 
+    bias: Callable[[Span], Float[Tensor, "#b #h q k"]] | None = None
+    """(span) -> a bias that is more than a function of the distance, of four dimensions, 1 where it does not matter.
+    Asked for a chunk of queries at a time."""
+
+    visible: Callable[[Span], Bool[Tensor, "#b #h q k"]] | None = None
+    """(span) -> False where a query must not see a key that it otherwise might. Every query sees its own key. Asked
+    for a chunk of queries at a time, or, where the scheme is `relative`, for one vector of distances."""
+
     shared: bool = True
     """One copy for all layers, or one per layer."""
 
+    every_layer: bool = False
+    """Whether `embed` is repeated before every layer."""
+
+    relative: bool = True
+    """Whether moving all positions by a constant changes nothing (the Shift law, or the proof that it fails)."""
+
     reach: int | None = None
     """The longest context that the scheme can represent; None: any."""
+
+    paper: str = ""
+    """Who proposed it, when and where, for the catalogue."""
+
+    parameters_formula: str = "0"
+    """The number of learned parameters of one copy, in terms of the dims and the settings, for the catalogue."""
 
     def unreached(self, length: int) -> dict[str, Tensor]:
         """Parameter name -> mask of the entries that no pair within `length` tokens reaches (no gradient)."""

@@ -1,5 +1,7 @@
 """Rotary positions (Su et al. 2021, arXiv 2104.09864)."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -13,7 +15,7 @@ def frequencies(width: int, base: float = 10000.0, device: torch.device | None =
 
 
 def turn(
-    x: Float[Tensor, "b h n d"], pos: Int[Tensor, "*b n"], frequency: Float[Tensor, "pairs"], pairing: str
+    x: Float[Tensor, "b h n d"], pos: Int[Tensor, "*#b n"], frequency: Float[Tensor, "*#b pairs"], pairing: str
 ) -> Float[Tensor, "b h n d"]:
     """Rotates pair c of every vector by the angle pos x frequency[c], in float32; returned in x's type.
 
@@ -22,8 +24,18 @@ def turn(
     x = [1, 2, 3, 4] at position 3: half [-1.413353, 1.879118, -2.828857, 4.058191],
     interleaved [-1.272233, -1.838865, 2.878668, 4.088187].
     """
-    angle = pos[..., None].float() * frequency
-    cos, sin = angle.cos().unsqueeze(-3), angle.sin().unsqueeze(-3)  # one for all heads
+    angle = angles(pos, frequency).unsqueeze(-3)  # one for all heads
+    return mixed(x, angle.cos(), angle.sin(), pairing)
+
+
+def angles(pos: Int[Tensor, "*#b n"], frequency: Float[Tensor, "*#b pairs"]) -> Float[Tensor, "*#b n pairs"]:
+    return pos[..., None].float() * frequency[..., None, :]
+
+
+def mixed(
+    x: Float[Tensor, "b h n d"], cos: Float[Tensor, "*#bh n pairs"], sin: Float[Tensor, "*#bh n pairs"], pairing: str
+) -> Float[Tensor, "b h n d"]:
+    """Pair (a, b) becomes (a cos - b sin, b cos + a sin), in float32; returned in x's type."""
     if pairing == "half":
         first, second = x.float().chunk(2, dim=-1)
         out = torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
@@ -34,18 +46,59 @@ def turn(
 
 
 class Rope(PositionScheme):
-    """Raises ValueError when the width of a head is odd or the pairing unknown."""
+    """Rotates the first `fraction` of the dimensions of every query and key; the rest pass unrotated (GPT-NeoX's
+    partial rotary; p-RoPE is another thing). Their frequencies are computed over the rotated dimensions alone.
 
-    def __init__(self, dims: Dims, base: float = 10000.0, pairing: str = "half"):
+    single: one frequency for all pairs, as in introductory texts: relative still, but periodic in 2 pi / single.
+    Every other rotary scheme is a subclass, and an extension to longer contexts sets two attributes:
+    stretch: the trained frequencies, and where queries and keys stand -> those used instead, for all rows or each.
+    temperature: multiplies rotated queries and keys both, so the scores by its square.
+    Raises ValueError for a number of rotated dimensions that is odd or zero, and for an unknown pairing.
+    """
+
+    paper = "Su et al. 2021, arXiv 2104.09864"
+    stretch: Callable[[Float[Tensor, "pairs"], Span], Float[Tensor, "*b pairs"]] | None = None
+    temperature: float = 1.0
+
+    def __init__(
+        self,
+        dims: Dims,
+        base: float = 10000.0,
+        pairing: str = "half",
+        fraction: float = 1.0,
+        single: float | None = None,
+    ):
         super().__init__()
-        if dims.head_width % 2:
-            raise ValueError(f"model.width / model.heads = {dims.head_width}: rotary positions need an even head width")
+        self.rotated = int(fraction * dims.head_width)
+        if self.rotated % 2 or not 0 < self.rotated <= dims.head_width:
+            part = "" if fraction == 1 else f" x position.fraction={fraction:g}"
+            raise ValueError(
+                f"model.width / model.heads = {dims.head_width}{part}: rotary positions turn pairs of dimensions, "
+                f"and {self.rotated} is not an even number of them"
+            )
         if pairing not in ("half", "interleaved"):
             raise ValueError(f"position.pairing={pairing}: must be half or interleaved")
-        self.base, self.pairing = base, pairing
+        self.base, self.pairing, self.single = base, pairing, single
+
+    def trained(self, device: torch.device | None = None) -> Float[Tensor, "pairs"]:
+        """The frequency of every pair as it was trained, the fastest first."""
+        if self.single is not None:
+            return torch.full((self.rotated // 2,), self.single, device=device)
+        return frequencies(self.rotated, self.base, device)
+
+    def frequency(self, span: Span) -> Float[Tensor, "*b pairs"]:
+        """The frequency of every pair in this call."""
+        trained = self.trained(span.q_pos.device)
+        return trained if self.stretch is None else self.stretch(trained, span)
 
     def rotate(
         self, q: Float[Tensor, "b h q d"], k: Float[Tensor, "b h k d"], span: Span
     ) -> tuple[Float[Tensor, "b h q d"], Float[Tensor, "b h k d"]]:
-        frequency = frequencies(q.shape[-1], self.base, q.device)
-        return turn(q, span.q_pos, frequency, self.pairing), turn(k, span.k_pos, frequency, self.pairing)
+        frequency = self.frequency(span)
+        return self._turn(q, span.q_pos, frequency), self._turn(k, span.k_pos, frequency)
+
+    def _turn(self, x: Float[Tensor, "b h n d"], pos, frequency) -> Float[Tensor, "b h n d"]:
+        out = turn(x[..., : self.rotated], pos, frequency, self.pairing)
+        if self.temperature != 1:
+            out = (self.temperature * out.float()).to(x.dtype)
+        return out if self.rotated == x.shape[-1] else torch.cat([out, x[..., self.rotated :]], dim=-1)

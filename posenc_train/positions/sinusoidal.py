@@ -4,7 +4,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from posenc_train.positions.base import Dims, PositionScheme
+from posenc_train.positions.absolute import Absolute
+from posenc_train.positions.base import Dims
 
 
 def sinusoids(pos: Int[Tensor, "*n"], width: int, base: float = 10000.0) -> Float[Tensor, "*n width"]:
@@ -17,13 +18,23 @@ def sinusoids(pos: Int[Tensor, "*n"], width: int, base: float = 10000.0) -> Floa
     return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)[..., :width]
 
 
-class Sinusoidal(PositionScheme):
-    """Adds scale x PE to embeddings of unit variance (the model multiplies them by the square root of its width,
-    as section 3.4 does; without that the signal, of norm sqrt(width/2), would drown them)."""
+class Sinusoidal(Absolute):
+    """Fuses scale x PE with embeddings of unit variance (the model multiplies them by the square root of its width,
+    as section 3.4 does; without that the signal, of norm sqrt(width/2), would drown them). The paper adds."""
 
-    def __init__(self, dims: Dims, base: float = 10000.0, scale: float = 1.0):
-        super().__init__()
-        self.base, self.scale = base, scale
+    paper = "Vaswani et al. 2017, arXiv 1706.03762"
 
-    def embed(self, x: Float[Tensor, "b n w"], pos: Int[Tensor, "*b n"]) -> Float[Tensor, "b n w"]:
-        return x + (self.scale * sinusoids(pos, x.shape[-1], self.base)).to(x.dtype)
+    def __init__(
+        self,
+        dims: Dims,
+        base: float = 10000.0,
+        scale: float = 1.0,
+        fuse: str = "add",
+        every_layer: bool = False,
+        position_width: int | None = None,
+    ):
+        super().__init__(dims, fuse, scale, every_layer, position_width)
+        self.base = base
+
+    def vectors(self, pos: Int[Tensor, "*b n"]) -> Float[Tensor, "*b n position_width"]:
+        return sinusoids(pos, self.position_width, self.base)

@@ -30,13 +30,27 @@ def buckets_of(largest: int, buckets: int = 32, max_distance: int = 128) -> list
 class T5(PositionScheme):
     """bias = table[bucket(distance), head], added to scores that, unlike T5's own, are scaled by 1/sqrt(d).
 
+    by_root_d: the bias is multiplied by the square root of the head's width, as in GPT-NeoX and x-transformers: the
+        same functions, but larger at first and learned faster.
+
     table is [buckets, heads], N(0, width^-1/2) as in T5; one for all layers (`shared`, as T5 does) or one per layer.
     Causal models have all buckets for the past; otherwise half of them serve the future (keys after the query).
     Raises ValueError unless buckets/2 (causal) or buckets/4 is at least 1 and below max_distance.
     """
 
-    def __init__(self, dims: Dims, buckets: int = 32, max_distance: int = 128, shared: bool = True):
+    paper = "Raffel et al. 2020, arXiv 1910.10683"
+    parameters_formula = "buckets x heads"
+
+    def __init__(
+        self,
+        dims: Dims,
+        buckets: int = 32,
+        max_distance: int = 128,
+        shared: bool = True,
+        by_root_d: bool = False,
+    ):
         super().__init__()
+        self.factor = dims.head_width**0.5 if by_root_d else 1.0
         self.shared, self.causal, self.max_distance = shared, dims.causal, max_distance
         self.sided = buckets if dims.causal else buckets // 2  # buckets of one side
         if not 1 <= self.sided // 2 < max_distance:
@@ -55,7 +69,7 @@ class T5(PositionScheme):
         return bucket if self.causal else bucket + self.sided * (distance < 0)
 
     def by_distance(self, distance: Int[Tensor, "*shape"]) -> Float[Tensor, "h *shape"]:
-        return self.table.float()[self.bucket(distance)].movedim(-1, 0)
+        return self.factor * self.table.float()[self.bucket(distance)].movedim(-1, 0)
 
     def unreached(self, length: int) -> dict[str, Bool[Tensor, "buckets h"]]:
         reached = torch.zeros(len(self.table), dtype=torch.bool)

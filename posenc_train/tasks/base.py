@@ -29,6 +29,7 @@ class Task:
     vocab: int  # ids that are predicted: 0 … vocab-1
     marks: int  # ids that are only fed: vocab … vocab+marks-1
     unit: str  # what one target is: "byte" or "token"
+    next_token: bool = True  # a target is the next input: no task for a model that sees what comes next
     shortest: int  # the least length, in tokens fed
     fingerprint: str  # 16 hex digits that name the data
 

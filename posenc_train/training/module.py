@@ -1,7 +1,6 @@
 """The Lightning module: loss, optimizer, schedule."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import lightning as L
@@ -10,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenc_train.model.transformer import Transformer
+from posenc_train.positions.sampling import Sampling
 from posenc_train.tasks.base import IGNORE, Batch
 from posenc_train.training.checkpoint import fingerprint
 
@@ -18,13 +18,15 @@ class Training(L.LightningModule):
     """AdamW with warm-up and cosine decay over `optim.steps`. `config`, as plain values, and `data`, the fingerprint of
     what it is trained on, are kept in the checkpoint."""
 
-    def __init__(self, model: Transformer, sampling: Callable[..., Tensor | None], config: dict[str, Any], data: str):
+    def __init__(self, model: Transformer, sampling: Sampling, config: dict[str, Any], data: str):
         super().__init__()
         self.model, self.sampling, self.config, self.data = model, sampling, config, data
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        pos = self.sampling(batch.inputs.shape[1], self.config["seed"], self.trainer.global_step)
-        logits = self.model(batch.inputs, pos=pos)
+        share, length = batch.inputs.shape
+        first = self.trainer.global_rank * share  # which rows these are, as in Batches
+        pos = self.sampling(range(first, first + share), length, self.config["seed"], self.trainer.global_step)
+        logits = self.model(batch.inputs, pos=None if pos is None else pos.to(batch.inputs.device))
         total = F.cross_entropy(
             logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE, reduction="sum"
         )

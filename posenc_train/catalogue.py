@@ -1,0 +1,153 @@
+"""What there is: every scheme with its source, where it enters, its cost, and what it was verified against."""
+
+import ast
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from posenc_train.build import build_schemes
+from posenc_train.checks import CONF, choices, file_settings
+from posenc_train.positions.base import Dims, PositionScheme, Span
+
+TESTS = Path(CONF).parent / "tests"  # absent where the package is installed without its repository
+# Packages with implementations of others, which a source names first.
+PEERS = ("transformers", "x-transformers", "rotary-embedding-torch", "torchscale", "PoPE-pytorch")
+HOOKS = {"embed": "embedding", "by_distance": "bias by distance", "bias": "bias by position", "visible": "mask"}
+HEADINGS = {
+    "name": "`position=`",
+    "paper": "paper",
+    "enters": "enters as",
+    "learned": "learned parameters",
+    "cost": "cost beside plain attention",
+    "reach": "reach",
+    "relative": "shift changes",
+    "backends": "backends",
+    "verified": "verified against",
+}
+
+
+class Entry(NamedTuple):
+    """One scheme, in words; the fields are those of HEADINGS."""
+
+    name: str
+    paper: str
+    enters: str
+    learned: str
+    cost: str
+    reach: str
+    relative: str
+    backends: str
+    verified: str
+
+
+def entries(dims: Dims) -> list[Entry]:
+    """One for every file of conf/position that names a class, at the size of dims; compositions come last."""
+    tests = markers()
+    every = {name: file_settings("position", name) for name in choices("position") if name != "own"}
+    composed = [name for name in every if "parts" in every[name]]
+    return [_entry(name, every[name], dims, tests) for name in [*(n for n in every if n not in composed), *composed]]
+
+
+def _entry(name: str, settings: Mapping[str, Any], dims: Dims, tests: Mapping[str, list[str]]) -> Entry:
+    composed, layers = "parts" in settings, max(dims.layers, len(settings.get("pattern", ())))
+    schemes = list(dict.fromkeys(build_schemes(settings, replace(dims, layers=layers))))
+    number = sum({id(p): p.numel() for scheme in schemes for p in scheme.parameters()}.values())
+    formula = schemes[0].parameters_formula + ("" if schemes[0].shared else ", a layer")
+    reaches = [scheme.reach for scheme in schemes if scheme.reach is not None]
+    return Entry(
+        name=name,
+        paper=description(name) if composed else schemes[0].paper,
+        enters=_joined(word for scheme in schemes for word in enters(scheme, dims)) or "nothing",
+        learned=f"{number:,} = {formula}" if number else "none",
+        cost=_joined(cost(scheme, dims) for scheme in schemes),
+        reach=f"{min(reaches):,} tokens" if reaches else "any",
+        relative="nothing" if all(scheme.relative for scheme in schemes) else "scores",
+        backends="reference, fused",
+        verified="its parts" if composed else "; ".join(_sources(tests.get(name, []))),
+    )
+
+
+def _sources(sources: list[str]) -> list[str]:
+    independent = any(source.startswith(PEERS) for source in sources)
+    return sources if independent else [*sources, "no independent implementation"]
+
+
+def _joined(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def enters(scheme: PositionScheme, dims: Dims) -> list[str]:
+    words = [word for hook, word in HOOKS.items() if getattr(scheme, hook) is not None]
+    if scheme.every_layer:
+        words.append("every layer")
+    if scheme.rotate is not None:
+        q, k = _rotated(scheme, dims)
+        words.append("q" if torch.equal(k, _ones(dims)) else "q and k")
+    return words
+
+
+def cost(scheme: PositionScheme, dims: Dims) -> str:
+    """How the fused backend serves it (model/attend.py)."""
+    if scheme.bias is not None or (scheme.visible is not None and not scheme.relative):
+        return "a mask for 256 queries at a time"
+    if scheme.by_distance is not None or scheme.visible is not None:
+        return "one vector a head"
+    wider = 1 if scheme.rotate is None else _rotated(scheme, dims)[0].shape[-1] // dims.head_width
+    return f"q, k and v {wider} times as wide" if wider > 1 else "none"
+
+
+def _ones(dims: Dims) -> Tensor:
+    return torch.ones(1, dims.heads, 3, dims.head_width)
+
+
+def _rotated(scheme: PositionScheme, dims: Dims) -> tuple[Tensor, Tensor]:
+    with torch.no_grad():
+        return scheme.rotate(_ones(dims), _ones(dims), Span.of(3))
+
+
+def markers() -> dict[str, list[str]]:
+    """Scheme -> the sources that tests marked `verifies(scheme, source)` compare it with, read from their files."""
+    found: dict[str, list[str]] = {}
+    for file in sorted(TESTS.glob("test_*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "verifies":
+                scheme, source = (argument.value for argument in node.args)
+                if source not in found.setdefault(scheme, []):
+                    found[scheme].append(source)
+    return found
+
+
+def description(name: str) -> str:
+    """The comment at the top of a scheme's file, which says what a composition is."""
+    words = []
+    for line in Path(CONF, "position", f"{name}.yaml").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        words.append(line.lstrip("# "))
+    return " ".join(words)
+
+
+def markdown(found: Sequence[Entry]) -> str:
+    """A table for the README."""
+    lines = ["| " + " | ".join(HEADINGS.values()) + " |", "|" + " --- |" * len(HEADINGS)]
+    for entry in found:
+        cells = [f"`{entry.name}`", *(cell.replace("|", "\\|").replace("_", "\\_") for cell in entry[1:])]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def text(found: Sequence[Entry], columns: int) -> str:
+    """A paragraph for each scheme, within the width of a terminal."""
+    out = []
+    for entry in found:
+        out.append(entry.name)
+        for key in list(HEADINGS)[1:]:
+            label = f"  {HEADINGS[key] + ':':<29}"
+            out += textwrap.wrap(getattr(entry, key), columns, initial_indent=label, subsequent_indent=" " * len(label))
+        out.append("")
+    return "\n".join(out)

@@ -1,0 +1,10 @@
+"""Log-n attention on a trained model (Su 2021, https://kexue.fm/archives/8823; bojone/rerope), over any scheme."""
+
+from posenc_train.positions.base import Dims, PositionScheme
+from posenc_train.positions.logn import Logn
+from posenc_train.positions.stack import Stack
+
+
+def logn(scheme: PositionScheme, dims: Dims, scale: float) -> PositionScheme:
+    """Queries that see n > L keys are multiplied by ln n / ln L, L being the trained length; nothing else changes."""
+    return Stack({"scheme": scheme, "logn": Logn(dims)})

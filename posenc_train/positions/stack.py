@@ -1,0 +1,93 @@
+"""Several schemes at once: embeddings and rotations chain, biases add, masks intersect."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from posenc_train.positions.base import Dims, PositionScheme, Span
+
+HOOKS = ("embed", "rotate", "by_distance", "bias", "visible")
+Build = Callable[[Mapping[str, Any], Dims], list[PositionScheme]]  # settings, dims -> one scheme per layer
+
+
+class Composition(PositionScheme):
+    """A scheme made of named others; its hooks are those that any of them has, its facts follow from theirs."""
+
+    paper = "a composition"
+
+    def __init__(self, parts: Mapping[str, PositionScheme]):
+        super().__init__()
+        self.parts = nn.ModuleDict(parts)
+        for hook in HOOKS:
+            if not self.having(hook):
+                setattr(self, hook, None)
+        self.shared = all(part.shared for part in parts.values())
+        self.relative = all(part.relative for part in parts.values())
+        self.parameters_formula = (
+            " + ".join(part.parameters_formula for part in parts.values() if part.parameters_formula != "0") or "0"
+        )
+
+    def having(self, hook: str) -> list[PositionScheme]:
+        return [part for part in self.parts.values() if getattr(part, hook) is not None]
+
+    @property
+    def reach(self) -> int | None:
+        return min((part.reach for part in self.parts.values() if part.reach is not None), default=None)
+
+    def with_parts(self, parts: Mapping[str, PositionScheme]) -> "Composition":
+        """The same composition of other parts with the same hooks (extended ones); this one stays as it is."""
+        other = copy.copy(self)
+        other._modules = self._modules | {"parts": nn.ModuleDict(parts)}
+        return other
+
+    def unreached(self, length: int) -> dict[str, Bool[Tensor, "..."]]:
+        return {
+            f"parts.{name}.{key}": mask
+            for name, part in self.parts.items()
+            for key, mask in part.unreached(length).items()
+        }
+
+
+class Stack(Composition):
+    """`Stack({"rope": Rope(dims), "window": Window(dims)})`. Raises ValueError when one part embeds before every
+    layer and another once."""
+
+    def __init__(self, parts: Mapping[str, PositionScheme]):
+        super().__init__(parts)
+        if len({part.every_layer for part in self.having("embed")}) > 1:
+            raise ValueError("position.parts: embed all before every layer or all once (every_layer)")
+        self.every_layer = any(part.every_layer for part in self.having("embed"))
+
+    @classmethod
+    def assemble(cls, dims: Dims, build: Build, parts: Mapping[str, Any]) -> list["Stack"]:
+        """One stack per layer; each part is one for all layers or one per layer as it says itself."""
+        columns = {name: build(settings, dims) for name, settings in parts.items()}
+        layers = [cls({name: column[i] for name, column in columns.items()}) for i in range(dims.layers)]
+        return [layers[0]] * dims.layers if layers[0].shared else layers
+
+    def embed(self, x: Float[Tensor, "b n w"], pos: Int[Tensor, "*b n"]) -> Float[Tensor, "b n w"]:
+        for part in self.having("embed"):
+            x = part.embed(x, pos)
+        return x
+
+    def rotate(
+        self, q: Float[Tensor, "b h q d"], k: Float[Tensor, "b h k d"], span: Span
+    ) -> tuple[Float[Tensor, "b h q e"], Float[Tensor, "b h k e"]]:
+        for part in self.having("rotate"):
+            q, k = part.rotate(q, k, span)
+        return q, k
+
+    def by_distance(self, distance: Int[Tensor, "*shape"]) -> Float[Tensor, "h *shape"]:
+        return sum(part.by_distance(distance) for part in self.having("by_distance"))
+
+    def bias(self, span: Span) -> Float[Tensor, "#b #h q k"]:
+        return sum(part.bias(span) for part in self.having("bias"))
+
+    def visible(self, span: Span) -> Bool[Tensor, "#b #h q k"]:
+        first, *rest = (part.visible(span) for part in self.having("visible"))
+        for mask in rest:
+            first = first & mask
+        return first

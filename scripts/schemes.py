@@ -1,0 +1,26 @@
+"""What schemes there are: where each enters, what it learns, what it costs, and what it was verified against.
+
+python scripts/schemes.py
+python scripts/schemes.py model=base train_length=1024 format=markdown
+"""
+
+import shutil
+
+from posenc_train.config import entry
+
+
+@entry("schemes")
+def main(cfg: dict) -> None:
+    from posenc_train import catalogue
+    from posenc_train.positions.base import Dims
+
+    width, heads, layers = (cfg["model"][key] for key in ("width", "heads", "layers"))
+    found = catalogue.entries(Dims(width, heads, width // heads, layers, cfg["train_length"]))
+    if cfg["format"] == "markdown":
+        print(catalogue.markdown(found), end="")
+    else:
+        print(catalogue.text(found, shutil.get_terminal_size().columns), end="")
+
+
+if __name__ == "__main__":
+    main()
