@@ -33,7 +33,9 @@ def test_the_formula_of_the_parameters_gives_their_number(name, causal):
     dims, settings = Dims(**vars(DIMS) | {"causal": causal}), file_settings("position", name)
     for scheme in set(build_schemes(settings, dims)):
         formula, _, where = scheme.parameters_formula.partition(", ")
-        known = vars(dims) | {key: value for key, value in settings.items() if value is not None}
+        known = vars(dims)
+        for part in (settings, *settings.get("parts", {}).values()):
+            known = known | {key: value for key, value in part.items() if value is not None}
         for part in filter(lambda module: isinstance(module, PositionScheme), scheme.modules()):
             known |= {key: value for key, value in vars(part).items() if type(value) in (int, float)}
         python = re.sub(r"\bx\b", "*", formula).replace("^", "**")
