@@ -19,8 +19,11 @@ def class_of(target: str, key: str) -> type:
     Raises UserError if there is none."""
     module, _, name = target.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
+        found = importlib.import_module(module)
+        if not hasattr(found, name):
+            raise ImportError(f"{getattr(found, '__file__', module)} has no {name}")
+        return getattr(found, name)
+    except (ImportError, ValueError) as error:
         raise UserError(
             f"{key}._target_={target}: cannot be imported ({error}); write module.Class, the module on PYTHONPATH"
         ) from error
@@ -41,12 +44,6 @@ def construct(group: str, settings: Mapping[str, Any], *arguments: Any) -> Any:
 
 
 def build_task(cfg: Mapping[str, Any]) -> Task:
-    """Raises UserError, before any data is read, for a task whose answers the model would see."""
-    if not cfg["model"]["causal"] and class_of(cfg["task"]["_target_"], "task").next_token:
-        raise UserError(
-            f"model.causal=false: must be true with task={cfg['names']['task']}, whose targets are its inputs: "
-            "the model would see what it is to predict"
-        )
     return construct("task", cfg["task"])
 
 
@@ -56,26 +53,58 @@ def build_sampling(cfg: Mapping[str, Any]) -> Any:
 
 def build_model(cfg: Mapping[str, Any], task: Task) -> Transformer:
     """A model with fresh weights, the same for the same seed whatever was drawn before."""
-    settings = dict(cfg["model"])
-    width, heads, layers, causal = (settings.pop(key) for key in ("width", "heads", "layers", "causal"))
-    dims = Dims(width, heads, width // heads, layers, cfg["train_length"], causal)
+    sizes = ("width", "heads", "layers", "causal")
+    settings = {key: value for key, value in cfg["model"].items() if key not in sizes}
+    dims = dims_of(cfg)
     torch.manual_seed(cfg["seed"])
-    model = Transformer(dims, task.vocab, task.marks, build_schemes(cfg["position"], dims), **settings)
+    return Transformer(dims, task.vocab, task.marks, build_schemes(cfg["position"], dims), **settings)
+
+
+def rehearse(cfg: Mapping[str, Any]) -> None:
+    """Builds what is cheap to build, and forgets it: what refuses something does so before any data is read, and not
+    after the training. Raises UserError as they do, and for a task whose answers a bidirectional model would see."""
+    if not cfg["model"]["causal"] and class_of(cfg["task"]["_target_"], "task").next_token:
+        raise UserError(
+            f"model.causal=false: must be true with task={cfg['names']['task']}, whose targets are its inputs: "
+            "the model would see what it is to predict"
+        )
+    build_sampling(cfg)
+    dims = dims_of(cfg)
+    schemes = build_schemes(cfg["position"], dims)
     for extension in cfg["extension"]:
-        extend(cfg, extension, model.positions, dims, scale=1.0)  # refused now, or after the training
-    return model
+        extend(cfg, extension, schemes, dims, scale=1.0)
+
+
+def dims_of(cfg: Mapping[str, Any]) -> Dims:
+    model = cfg["model"]
+    return Dims(
+        model["width"],
+        model["heads"],
+        model["width"] // model["heads"],
+        model["layers"],
+        cfg["train_length"],
+        model["causal"],
+    )
 
 
 def build_schemes(settings: Mapping[str, Any], dims: Dims, key: str = "position") -> list[PositionScheme]:
     """The scheme of every layer: one for all, one for each, or what a composition makes of its parts."""
     cls = class_of(settings["_target_"], key)
     if not hasattr(cls, "assemble"):
+        if not (isinstance(cls, type) and issubclass(cls, PositionScheme)):
+            target = settings["_target_"]
+            raise UserError(
+                f"{key}._target_={target}: must be a subclass of posenc_train.positions.base.PositionScheme"
+            )
         first = construct(key, settings, dims)
         return [first, *(first if first.shared else construct(key, settings, dims) for _ in range(dims.layers - 1))]
     own = {name: value for name, value in settings.items() if name != "_target_"}
+    known = list(inspect.signature(cls.assemble).parameters)[2:]
+    if set(own) != set(known):
+        raise UserError(f"{key}: {cls.__name__} takes {', '.join(known)}, and here are {', '.join(own) or 'none'}")
     try:
         return cls.assemble(dims, lambda part, dims: build_schemes(part, dims, f"{key}.parts"), **own)
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise UserError(str(error)) from error
 
 

@@ -1,6 +1,8 @@
 """What there is: every scheme with its source, where it enters, its cost, and what it was verified against."""
 
 import ast
+import importlib
+import inspect
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -10,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from posenc_train.build import build_schemes
-from posenc_train.checks import CONF, choices, file_settings
+from posenc_train.build import build_schemes, class_of
+from posenc_train.checks import CONF, UserError, choices, choose, file_settings, join, nearest
 from posenc_train.positions.base import Dims, PositionScheme, Span
 
 TESTS = Path(CONF).parent / "tests"  # absent where the package is installed without its repository
@@ -19,16 +21,24 @@ TESTS = Path(CONF).parent / "tests"  # absent where the package is installed wit
 PEERS = ("transformers", "x-transformers", "rotary-embedding-torch", "torchscale", "PoPE-pytorch")
 HOOKS = {"embed": "embedding", "by_distance": "bias by distance", "bias": "bias by position", "visible": "mask"}
 HEADINGS = {
-    "name": "`position=`",
+    "name": "position=",
     "paper": "paper",
     "enters": "enters as",
     "learned": "learned parameters",
-    "cost": "cost beside plain attention",
+    "cost": "extra cost",
     "reach": "reach",
-    "relative": "shift changes",
+    "relative": "translation-equivariant",
     "backends": "backends",
     "verified": "verified against",
 }
+LEGEND = """\
+enters as: where the scheme acts; several at once with +, layers that differ with /.
+extra cost: beside plain fused attention. One vector a head: a bias or a mask by distance alone, for which no (query,
+    key) matrix is built; else a mask for 256 queries at a time.
+reach: the longest context that it can represent.
+translation-equivariant: moving all positions by a constant changes nothing.
+verified against: what the tests compare it with, read from them.
+"""
 
 
 class Entry(NamedTuple):
@@ -62,11 +72,11 @@ def _entry(name: str, settings: Mapping[str, Any], dims: Dims, tests: Mapping[st
     return Entry(
         name=name,
         paper=description(name) if composed else schemes[0].paper,
-        enters=_joined(word for scheme in schemes for word in enters(scheme, dims)) or "nothing",
+        enters=_joined(" + ".join(enters(scheme, dims)) or "nothing" for scheme in schemes),
         learned=f"{number:,} = {formula}" if number else "none",
         cost=_joined(cost(scheme, dims) for scheme in schemes),
         reach=f"{min(reaches):,} tokens" if reaches else "any",
-        relative="nothing" if all(scheme.relative for scheme in schemes) else "scores",
+        relative="yes" if all(scheme.relative for scheme in schemes) else "no",
         backends="reference, fused",
         verified="its parts" if composed else "; ".join(_sources(tests.get(name, []))),
     )
@@ -78,7 +88,7 @@ def _sources(sources: list[str]) -> list[str]:
 
 
 def _joined(words: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(words))
+    return " / ".join(dict.fromkeys(words))
 
 
 def enters(scheme: PositionScheme, dims: Dims) -> list[str]:
@@ -132,22 +142,60 @@ def description(name: str) -> str:
     return " ".join(words)
 
 
+def others(group: str) -> list[tuple[str, str, str]]:
+    """(name, what it is, what it was verified against) of every extension or sampling."""
+    tests = markers()
+    return [
+        (name, _what(file_settings(group, name)["_target_"]), "; ".join(tests.get(name, ["–"])))
+        for name in choices(group)
+    ]
+
+
+def _what(target: str) -> str:
+    """The first sentence of what documents a class, or of its module where the module holds it alone."""
+    found = class_of(target, "")
+    module = importlib.import_module(found.__module__)
+    text = inspect.getdoc(found if inspect.isclass(found) else module)
+    return " ".join(text.split("\n\n")[0].split()).rstrip(".")
+
+
 def markdown(found: Sequence[Entry]) -> str:
-    """A table for the README."""
-    lines = ["| " + " | ".join(HEADINGS.values()) + " |", "|" + " --- |" * len(HEADINGS)]
-    for entry in found:
-        cells = [f"`{entry.name}`", *(cell.replace("|", "\\|").replace("_", "\\_") for cell in entry[1:])]
-        lines.append("| " + " | ".join(cells) + " |")
+    """Tables for the README: schemes, extensions, samplings."""
+    shown = [key for key in HEADINGS if key != "backends"]  # which are the same for all
+    tables = [([HEADINGS[key] for key in shown], [[getattr(entry, key) for key in shown] for entry in found])]
+    for group in ("extension", "sampling"):
+        tables.append(([f"{group}=", "what it is", "verified against"], [list(row) for row in others(group)]))
+    return "\n".join(_table(head, rows) for head, rows in tables)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [f"| `{head[0]}` | " + " | ".join(head[1:]) + " |", "|" + " --- |" * len(head)]
+    for name, *cells in rows:
+        told = (cell.replace("|", "\\|").replace("_", "\\_").replace("*", "\\*") for cell in cells)
+        lines.append(f"| `{name}` | " + " | ".join(told) + " |")
     return "\n".join(lines) + "\n"
 
 
-def text(found: Sequence[Entry], columns: int) -> str:
-    """A paragraph for each scheme, within the width of a terminal."""
+def text(found: Sequence[Entry], columns: int, only: Sequence[str] | None = None) -> str:
+    """A paragraph for each scheme, extension and sampling, or for those that `only` names, within the width of a
+    terminal. Raises UserError for a name that is none of them."""
+    width = 2 + max(map(len, HEADINGS.values())) + 2
+    paragraphs = {entry.name: [(HEADINGS[key], getattr(entry, key)) for key in list(HEADINGS)[1:]] for entry in found}
+    heads = {entry.name: f"position={entry.name}" for entry in found}
+    for group in ("extension", "sampling"):
+        for name, what, verified in others(group):
+            paragraphs.setdefault(name, []).extend([("what it is", what), ("verified against", verified)])
+            heads[name] = f"{heads[name]}, {group}={name}" if name in heads else f"{group}={name}"
+    for name in only or ():
+        if name not in paragraphs:
+            raise UserError(join(f"only={name}: no such scheme;", nearest(name, paragraphs), choose(paragraphs)))
     out = []
-    for entry in found:
-        out.append(entry.name)
-        for key in list(HEADINGS)[1:]:
-            label = f"  {HEADINGS[key] + ':':<29}"
-            out += textwrap.wrap(getattr(entry, key), columns, initial_indent=label, subsequent_indent=" " * len(label))
+    for name in only or paragraphs:
+        out.append(heads[name])
+        for head, words in paragraphs[name]:
+            label = f"  {head + ':':<{width - 2}}"
+            out += textwrap.wrap(words, columns, initial_indent=label, subsequent_indent=" " * width)
         out.append("")
-    return "\n".join(out)
+    for line in LEGEND.replace("\n    ", " ").splitlines():
+        out += textwrap.wrap(line, columns, subsequent_indent="  ")
+    return "\n".join(out) + "\n"

@@ -23,7 +23,15 @@ NAMED = ("position", "sampling", "task", "model")  # groups whose choice is in c
 CLASS_GROUPS = ("position", "sampling", "task")  # groups whose settings go to a class
 MULTIPLE = ("extension", "protocol")  # groups of which several files can be chosen at once
 GROUPS = (*NAMED, *MULTIPLE, "optim", "trainer", "logger", "experiment")
-OPTIONAL = ("run", "trust", "gate", "jobs", "experiment", "format")  # what a training configuration need not have
+OPTIONAL = (
+    "run",
+    "trust",
+    "gate",
+    "jobs",
+    "experiment",
+    "format",
+    "only",
+)  # what a training configuration need not have
 
 
 class UserError(Exception):
@@ -145,6 +153,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "gate": FRACTION,
         "jobs": maybe(whole(1)),
         "format": one_of("text", "markdown"),
+        "only": maybe(list_of(TEXT, "[fire,yarn]")),
     },
     "model": {
         "width": whole(1),
@@ -181,7 +190,12 @@ RULES: dict[str, dict[str, Rule]] = {
 
 # Ranges for settings of classes of this package. A setting that is not here keeps the type of its YAML file.
 LONGEST = {"longest": maybe(whole(1)), "eval_seed": whole(0)}
-TURNING = {"base": POSITIVE, "pairing": one_of("half", "interleaved")}
+PARTS = Rule(
+    "schemes by name, each with its _target_, as in conf/position/rope_window.yaml",
+    lambda v: isinstance(v, Mapping) and len(v) > 0 and all("_target_" in _as_mapping(part) for part in v.values()),
+)
+ABOVE_ONE = number("above 1", lambda v: v > 1)
+TURNING = {"base": ABOVE_ONE, "pairing": one_of("half", "interleaved")}
 FUSED = {
     "scale": POSITIVE,
     "fuse": one_of("add", "scaled_add", "concat", "gated"),
@@ -197,11 +211,21 @@ CLASSES: dict[str, dict[str, Rule]] = {
     "Alibi": {"learned": FLAG},
     "Sandwich": {"width": whole(2), "first": whole(0, 1)},
     "Fire": {"hidden": whole(1), "init_c": POSITIVE, "init_l": maybe(whole(1)), "shared": FLAG},
+    "Stack": {"parts": PARTS},
+    "Heads": {
+        "parts": PARTS,
+        "share": Rule(
+            "a fraction above 0 for each part, such as {alibi: 0.5, rope: 0.5}",
+            lambda v: isinstance(v, Mapping) and len(v) > 0 and all(map(ABOVE_ZERO_TO_ONE.test, v.values())),
+            lambda v: {key: ABOVE_ZERO_TO_ONE.meant(x) for key, x in v.items()} if isinstance(v, Mapping) else v,
+        ),
+    },
+    "Layers": {"parts": PARTS, "pattern": list_of(TEXT, "[local,local,local,global]")},
     "Rope": {**TURNING, "fraction": ABOVE_ZERO_TO_ONE, "single": maybe(POSITIVE)},
     "PRope": {**TURNING, "fraction": FRACTION},
     "Xpos": {**TURNING, "gamma": POSITIVE, "scale_base": POSITIVE},
     "Fope": {**TURNING, "noise": AT_LEAST_ZERO, "floor": FLAG, "learned": FLAG},
-    "Pope": {"base": POSITIVE},
+    "Pope": {"base": ABOVE_ONE},
     "Ssmax": {"init": maybe(POSITIVE)},
     "Window": {"window": whole(1), "sinks": whole(0)},
     "Blockwise": {"block": maybe(whole(1))},
@@ -257,7 +281,7 @@ EXTENSIONS: dict[str, dict[str, Rule]] = {  # a setting that is not here keeps t
         "generations": whole(0),
         "tokens": whole(1),
     },
-    "abf": {"base": number("above 1", lambda v: v > 1)},
+    "abf": {"base": ABOVE_ONE},
     "logn": {},
 }
 ANYTHING = ("none", "logn")  # extensions that need no rotary positions
@@ -485,11 +509,38 @@ def _check_scheme(cfg: Mapping[str, Any]) -> None:
         if scheme == "Learned" and (settings["reach"] or train_length) < train_length:
             least = f"at least train_length={train_length}, or null for exactly that"
             raise UserError(f"{key}.reach={settings['reach']}: must be {least}")
+        if (
+            scheme == "Rope"
+            and settings["single"] is not None
+            and settings["base"] != file_settings("position", "rope")["base"]
+        ):
+            one = f"{key}.single={show(settings['single'])} is the frequency of all pairs"
+            raise UserError(f"{key}.base={show(settings['base'])}: must be left out, since {one}")
+        if scheme in ("Heads", "Layers"):
+            _check_parts(cfg, key, settings)
         if scheme == "Xpos" and not cfg["model"]["causal"]:
             raise UserError(
                 f"model.causal=false: {key} is xPos, which would grow towards the future; "
                 "choose another scheme or model.causal=true"
             )
+
+
+def _check_parts(cfg: Mapping[str, Any], key: str, settings: Mapping[str, Any]) -> None:
+    """What the heads or the layers of a model are given to."""
+    parts, heads, layers = settings["parts"], cfg["model"]["heads"], cfg["model"]["layers"]
+    if (pattern := settings.get("pattern")) is not None:
+        if set(pattern) != set(parts):
+            raise UserError(f"{key}.pattern={show(pattern)}: must be made of all the parts, {', '.join(parts)}")
+        if len(pattern) > layers:
+            raise UserError(f"model.layers={layers}: must be at least {len(pattern)}, as {key}.pattern={show(pattern)}")
+    if (share := settings.get("share")) is not None:
+        told = "{" + ", ".join(f"{name}: {show(value)}" for name, value in share.items()) + "}"
+        counts = [value * heads for value in share.values()]
+        if set(share) != set(parts):
+            raise UserError(f"{key}.share={told}: must name the parts, {', '.join(parts)}, and no others")
+        if any(abs(count - round(count)) > 1e-6 for count in counts) or round(sum(counts)) != heads:
+            whole_heads = f"fractions of model.heads={heads} that make whole heads, together all of them"
+            raise UserError(f"{key}.share={told}: must be {whole_heads}")
 
 
 def _check_sampling(cfg: Mapping[str, Any]) -> None:

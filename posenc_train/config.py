@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 from .checks import (
     CONF,
     GROUPS,
+    MULTIPLE,
     UserError,
     check,
     choices,
@@ -77,7 +78,9 @@ def training_config(cfg: Config) -> Config:
 
 def cell_name(cfg: Config) -> str:
     """`rope-text-tiny-L128-s0-1a2b3c4d`: readable, one for every training configuration, safe unquoted."""
-    digest = hashlib.sha256(json.dumps(training_config(cfg), sort_keys=True).encode()).hexdigest()[:8]
+    order = [key for key in flat(cfg["position"]) if key.startswith("parts.")]  # of heads: sorted keys would lose it
+    whole = json.dumps([training_config(cfg), *order], sort_keys=True)
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
     words = [cfg["names"][group] for group in ("position", "task", "model")]
     readable = "-".join([*words, f"L{cfg['train_length']}", f"s{cfg['seed']}"])
     return re.sub(r"[^A-Za-z0-9._-]", "_", readable)[:200] + f"-{digest}"
@@ -100,7 +103,11 @@ def label(cfg: Config, group: str) -> str:
     if target != file.get("_target_"):
         name, file = (target if file else name), {}
     changed = [k for k in sorted(settings) if k not in file or file[k] != settings[k]]
-    told = ", ".join(f"{k}={show(settings[k])}" for k in changed if (group, k) not in UNLABELLED)
+    told = [f"{k}={show(settings[k])}" for k in changed if (group, k) not in UNLABELLED]
+    parts = list(cfg[group].get("parts", ()))
+    if file and parts != list((file_settings(group, cfg["names"][group]) or {}).get("parts", ())):
+        told.insert(0, f"parts={show(parts)}")  # others, or in another order
+    told = ", ".join(told)
     return f"{name}({told})" if told else name
 
 
@@ -239,6 +246,12 @@ def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
 
 def _explain_key(key: str, name: str, overrides: Sequence[str]) -> str:
     """The line for a key that is not in the configuration as the groups chosen in one of the jobs make it."""
+    text = next((t for t in overrides if _parse(t).key_or_group == key), key)
+    group, _, rest = key.partition(".")
+    if key in GROUPS:
+        return unknown_key(text, "", _chosen_groups(name, []))
+    if group in MULTIPLE and rest and (choice := rest.partition(".")[0]) in choices(group):
+        return f"{text}: is a setting of {group}={choice}, which is not chosen; add it, as {group}=[{choice}]"
     parent, _, last = key.rpartition(".")
     for job in expand("", overrides):
         cfg = _chosen_groups(name, job)
@@ -249,7 +262,6 @@ def _explain_key(key: str, name: str, overrides: Sequence[str]) -> str:
             section, known = dotted(section, part), known[part]
         if section != parent or last not in known:
             break
-    text = next((t for t in overrides if _parse(t).key_or_group == key), key)
     if "_target_" in known and not known["_target_"].startswith("posenc_train."):
         return unknown_key(text, section, known) + f"; write +{text} if your own class has that setting"
     return unknown_key(text, section, known, _keys(cfg))

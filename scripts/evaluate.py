@@ -10,7 +10,7 @@ from posenc_train.config import entry
 @entry("evaluate")
 def main(cfg: dict) -> None:
     from posenc_train import report, runs
-    from posenc_train.build import build_model, build_task
+    from posenc_train.build import build_model, build_task, rehearse
     from posenc_train.evaluation.run import evaluate_run
     from posenc_train.report import store
     from posenc_train.report.wandb import Run
@@ -21,6 +21,7 @@ def main(cfg: dict) -> None:
     if runs.finished(trained, folder, saved.label):
         print(f"{folder}: every row asked for is there already")
     else:
+        rehearse(trained)
         runs.prepare(trained["trainer"])
         task = build_task(trained)
         model = build_model(trained, task)

@@ -16,7 +16,7 @@ def main(cfg: dict) -> None:
 
     tables.ask(cfg["task"])
     from posenc_train import report, runs
-    from posenc_train.build import build_model, build_sampling, build_task
+    from posenc_train.build import build_model, build_sampling, build_task, rehearse
     from posenc_train.evaluation.run import cost_rows, evaluate_run, longest
     from posenc_train.report import store
     from posenc_train.report.wandb import Run
@@ -27,11 +27,12 @@ def main(cfg: dict) -> None:
     if runs.finished(cfg, folder, f"last@{step}"):
         print(f"{folder}: finished before, nothing is trained again")
         return
+    rehearse(cfg)
     runs.prepare(cfg["trainer"])
     task = build_task(cfg)
     facts = task.report(cfg["train_length"], longest(cfg))  # or an error: there is nothing long enough
     model = build_model(cfg, task)
-    start = initialise(model, Path(cfg["init"]).expanduser()) if cfg["init"] else "fresh weights"
+    start = initialise(model, cfg["position"], Path(cfg["init"]).expanduser()) if cfg["init"] else "fresh weights"
     with runs.opened(cfg, folder) as mode, Run(mode, folder.name, cfg["study"], cfg) as run:
         runs.log.info("%s from %s\n%s", folder, start, runs.describe(facts))
         seconds = fit(cfg, task, model, build_sampling(cfg), folder, run)

@@ -1,6 +1,5 @@
 """What holds for every test: no network, nothing of the user's, one thread, shapes and types checked."""
 
-import importlib
 import logging
 import os
 import shutil
@@ -86,13 +85,14 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     if scheme := config.getoption("--scheme"):
-        module, _, name = scheme.rpartition(".")
+        from posenc_train.build import build_schemes
+        from posenc_train.positions.base import Dims
+
+        dims = Dims(width=32, heads=4, head_width=8, layers=4, train_length=24)
         try:
-            getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise pytest.UsageError(
-                f"--scheme {scheme}: cannot be imported ({error}); write module.Class, the module on PYTHONPATH"
-            ) from error
+            build_schemes({"_target_": scheme}, dims)
+        except Exception as error:
+            raise pytest.UsageError(f"--scheme {scheme}: cannot be built: {type(error).__name__}: {error}") from error
         config.args = [str(Path(__file__).parent / "test_laws.py")]
         config.option.tbstyle, config.option.reportchars = "short", ""  # the verdict below is the last word
 

@@ -9,6 +9,7 @@ from running import run
 from posenc_train import catalogue
 from posenc_train.build import build_schemes
 from posenc_train.checks import choices, file_settings
+from posenc_train.config import UserError
 from posenc_train.positions.alibi import Alibi
 from posenc_train.positions.base import Dims, PositionScheme
 from posenc_train.positions.fire import Fire
@@ -89,6 +90,16 @@ def test_it_is_printed_within_the_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     run("schemes")
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80 and [line for line in lines if line and line[0] != " "] == [
-        entry.name for entry in catalogue.entries(DIMS)
-    ]
+    assert max(map(len, lines)) <= 80
+    heads = {line.strip() for line in lines}
+    assert {f"position={name}" for name in NAMES if name != "logn"} <= heads
+    assert {"extension=yarn", "sampling=pose", "position=logn, extension=logn"} <= heads
+
+
+def test_one_scheme_can_be_asked_for(capsys):
+    run("schemes", "only=[rope,yarn]", "model=base")
+    said = capsys.readouterr().out
+    assert said.startswith("width 1024, 16 heads") and "position=rope" in said and "extension=yarn" in said
+    assert "position=alibi" not in said
+    with pytest.raises(UserError, match="only=roep: no such scheme; did you mean rope?"):
+        run("schemes", "only=[roep]")

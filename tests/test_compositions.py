@@ -7,9 +7,9 @@ import torch
 import yaml
 from running import NANO, run
 
-from posenc_train.build import build_model, build_schemes
+from posenc_train.build import build_model, build_schemes, rehearse
 from posenc_train.checks import choices, file_settings
-from posenc_train.config import UserError, check, compose, label, run_folder
+from posenc_train.config import UserError, cell_name, check, compose, label, run_folder
 from posenc_train.model.attend import attend
 from posenc_train.positions.alibi import Alibi, slopes
 from posenc_train.positions.base import Dims, Span
@@ -115,6 +115,36 @@ def test_parts_are_one_for_all_layers_or_one_for_each():
     assert [p.shape for p in together.parameters()] == [p.shape for p in layers[0].parameters()]
 
 
+def test_layers_within_a_stack_or_heads_stay_different():
+    """Though each of them, like RoPE and NoPE, is one for all layers."""
+    deep = {"deep": file_settings("position", "rnope_swa"), "logn": file_settings("position", "logn")}
+    layers = build_schemes({"_target_": "posenc_train.positions.stack.Stack", "parts": deep}, DIMS)
+    assert [layer.visible is not None for layer in layers] == [True, True, True, False]
+    share = {"deep": 0.5, "logn": 0.5}
+    layers = build_schemes({"_target_": "posenc_train.positions.heads.Heads", "parts": deep, "share": share}, DIMS)
+    assert [layer.visible is not None for layer in layers] == [True, True, True, False]
+
+
+def test_what_takes_q_and_k_as_projected_comes_first():
+    """PoPE makes lengths of them, so that a scale or a rotation before it would mean something else."""
+    parts = {"pope": Pope(DIMS), "logn": Logn(DIMS)}
+    q, k, v = inputs()
+    turned = parts["pope"].rotate(q, k, Span.of(30))
+    assert torch.equal(Stack(parts).rotate(q, k, Span.of(30))[0], parts["logn"].rotate(*turned, Span.of(30))[0])
+    with pytest.raises(ValueError, match="position.parts.pope: takes q and k as projected; put it before logn"):
+        Stack(dict(reversed(parts.items())))
+
+
+def test_the_order_of_the_parts_is_part_of_a_runs_name():
+    """Heads are given out in that order: another order is another model."""
+    cfg = compose("train", ["position=alibi_rope"])
+    other = cfg | {"position": cfg["position"] | {"parts": dict(reversed(cfg["position"]["parts"].items()))}}
+    assert cell_name(cfg) != cell_name(other)
+    assert label(other, "position") == "alibi_rope(parts=[rope,alibi])" != label(cfg, "position")
+    fewer = compose("train", ["position=rope_window", "~position.parts.rope"])
+    assert label(fewer, "position") == "rope_window(parts=[window])"
+
+
 def test_layers_follow_the_pattern():
     """RNoPE-SWA as described in arXiv 2501.18795: every fourth layer without positions and without a window."""
     layers = build_schemes(file_settings("position", "rnope_swa"), replace(DIMS, layers=9))
@@ -140,16 +170,26 @@ def test_a_model_of_layers_uses_each_in_its_place():
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("position=rnope_swa model=nano", "model.layers=2: must be at least 4, the length of position.pattern="),
+        ("position=rnope_swa model=nano", "model.layers=2: must be at least 4, as position.pattern="),
         (
-            "position=alibi_rope model.heads=1",
+            "position=alibi_rope model.heads=1 model.width=16",
             "position.share={alibi: 0.5, rope: 0.5}: must be fractions of model.heads=1",
         ),
         ("position=alibi_rope position.share.rope=0.3", "must be fractions of model.heads=4"),
-        ("position=alibi_rope position.share.rope=true", "position.share"),
+        ("position=alibi_rope position.share.rope=true", "position.share=.*must be a fraction above 0 for each part"),
+        ("position=alibi_rope position.share=0.5", "position.share=0.5: must be a fraction above 0 for each part"),
+        ("position=alibi_rope ~position.share.rope", "position.share={alibi: 0.5}: must name the parts, alibi, rope"),
         ("position=rnope_swa position.pattern=[local,globl]", "position.pattern=.local,globl.: must be made of"),
+        ("position=rnope_swa position.pattern=[1,2]", "position.pattern=.1,2.: must be a list, each a text"),
+        ("position=rnope_swa position.pattern=null", "position.pattern=null: must be a list, each a text"),
+        ("position=rope_window position.parts=null", "position.parts=null: must be schemes by name"),
+        ("position=rope_window position.parts.rope=null", "position.parts=.*: must be schemes by name"),
+        ("position=rope position.base=1", "position.base=1.0: must be a number above 1"),
+        ("position=rope position.single=0.1 position.base=500", "position.base=500.0: must be left out, since"),
+        ("position=rope position.fraction=0.3", "and 4.8 is not an even number"),
+        ("position=own position._target_=math.sqrt", "position._target_=math.sqrt: must be a subclass of"),
         ("position=rope_window position.parts.window.window=0", "position.parts.window.window=0: must be an integer"),
-        ("position=rope_window position.parts.rope.base=x", "position.parts.rope.base=x: must be a number above 0"),
+        ("position=rope_window position.parts.rope.base=x", "position.parts.rope.base=x: must be a number above 1"),
         ("position=rope_window position.parts.rope.bas=1", "did you mean position.parts.rope.base?"),
         ("position=learned_t5 position.parts.t5.max_distance=9", "position.parts.t5.max_distance=9: must be more than"),
         ("position=learned_t5 position.parts.learned.reach=9", "position.parts.learned.reach=9: must be at least"),
@@ -161,7 +201,7 @@ def test_bad_compositions_are_refused_by_name(words, message):
     with pytest.raises(UserError, match=message):
         cfg = compose("train", words.split())
         check(cfg)
-        build_model(cfg, type("Bytes", (), {"vocab": 256, "marks": 0})())
+        rehearse(cfg)
 
 
 def test_a_composition_says_in_its_label_what_was_changed():

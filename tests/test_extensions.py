@@ -175,8 +175,10 @@ def test_longrope_divides_each_frequency_by_its_factor():
     assert torch.allclose(found, frequencies(64) / torch.tensor([1.0] * 16 + [2.0] * 16))
 
 
+@pytest.mark.verifies("abf", "formula in float64, arXiv 2309.16039")
 def test_abf_is_the_other_base():
-    assert torch.allclose(frequency("abf", 1.0, 512), frequencies(64, 500000.0), rtol=1e-6)
+    expected = 500000.0 ** (-torch.arange(0, 64, 2, dtype=torch.float64) / 64)
+    assert torch.allclose(frequency("abf", 1.0, 512).double(), expected, rtol=1e-6)
     assert torch.equal(frequency("abf", 4.0, 512, base=10000.0), frequencies(64))
 
 
@@ -210,6 +212,7 @@ def test_by_parts_between_pi_and_nothing():
     assert torch.equal(everything, frequency("pi", 4.0, 512)) and torch.equal(nothing, frequencies(64))
 
 
+@pytest.mark.verifies("yarn_by_turns", "its frequencies are those of by_parts, its temperature that of yarn")
 def test_yarn_by_turns_is_by_parts_with_a_temperature():
     assert torch.equal(frequency("yarn_by_turns", 4.0, 512), frequency("by_parts", 4.0, 512))
 

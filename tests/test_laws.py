@@ -216,8 +216,10 @@ def test_agreement_of_whole_models(name, settings, causal):
     for backend in ("auto", "reference"):
         model = model_with(name, settings, backend, replace(DIMS, causal=causal))
         out = model(ids)
-        found.append([out, *torch.autograd.grad(out.square().mean(), list(model.parameters()))])
-    assert all(close(a, b) for a, b in zip(*found, strict=True))
+        leaves = list(model.parameters())
+        found.append([out, *torch.autograd.grad(out.square().mean(), leaves, allow_unused=True)])
+    for a, b in zip(*found, strict=True):
+        assert (a is None) == (b is None) and (a is None or close(a, b))
 
 
 @law("Causality")
@@ -310,7 +312,8 @@ def test_left_padding(name, settings, causal):
     out = model(padded, pos=pos, doc=doc)
     assert close(out[:, 6:], model(ids))
     out.sum().backward()
-    assert torch.isfinite(out).all() and all(torch.isfinite(p.grad).all() for p in model.parameters())
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert torch.isfinite(out).all() and all(torch.isfinite(gradient).all() for gradient in gradients)
 
 
 @law("Padding and packing")
@@ -366,8 +369,9 @@ def test_precision_of_the_position_term(name, settings):
             a, b = term(exact), term(cast)
             if a is None:
                 continue
-            assert torch.equal(a, b)
-            assert len(a.unique(dim=0)) == len(b.unique(dim=0))
+            assert a.dtype in (torch.float32, torch.bool), f"the {term.__name__[1:]} is computed in {a.dtype}"
+            assert torch.equal(a, b), f"the {term.__name__[1:]} of a bfloat16 scheme is another one"
+            assert len(a.unique(dim=0)) == len(b.unique(dim=0)), "positions fall together"
 
 
 EVERYWHERE = torch.arange(8192)

@@ -144,14 +144,22 @@ def test_a_refused_start_leaves_nothing_behind(honest, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("position, same", [("t5", True), ("nope", True), ("learned", False)])
+@pytest.mark.parametrize(
+    "position, same",
+    [
+        ("position=t5", True),
+        ("position=nope", True),
+        ("position=learned", False),
+        ("position=clipped position.clip=31", False),  # a table of the same name and size, of other meaning
+    ],
+)
 def test_a_run_can_start_from_another_runs_weights(honest, tmp_path, monkeypatch, position, same):
     """init=: weights only, under the same or another scheme."""
     monkeypatch.chdir(tmp_path)
-    words = ["model=nano", "task=copy", f"position={position}", "train_length=32", "seed=5"]
-    model = build_model(compose("train", words), Copy())
+    cfg = compose("train", ["model=nano", "task=copy", *position.split(), "train_length=32", "seed=5"])
+    model = build_model(cfg, Copy())
     fresh = {key: value.clone() for key, value in model.state_dict().items()}
-    said = initialise(model, honest)
+    said = initialise(model, cfg["position"], honest)
     theirs = torch.load(honest / "last.ckpt", weights_only=True)["state_dict"]
     for key, value in model.state_dict().items():
         expected = fresh[key] if not same and key.startswith("positions.") else theirs[f"model.{key}"]

@@ -110,7 +110,7 @@ def search(
     parents: list[Candidate] = []
     for generation in range(generations + 1):
         parents = sorted(dict.fromkeys([*parents, *crowd]), key=loss)[: max(2, population // 2)]
-        tell(f"  generation {generation} of {generations}: loss {loss(parents[0]):.4f}")
+        tell(f"  generation {generation} of {generations}: {loss(parents[0]):.4f} nats a token of training text")
         half = [mutated(parents[i % len(parents)], most, random) for i in range(population // 2)]
         crowd = [*half, *(crossed(parents, random) for _ in range(population - len(half)))]
     return parents[0]

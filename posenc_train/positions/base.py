@@ -103,6 +103,9 @@ class PositionScheme(nn.Module):
     gates and biases in float32; only the result is cast.
     """
 
+    def __init__(self, dims: Dims | None = None):
+        super().__init__()
+
     embed: Callable[[Float[Tensor, "b n w"], Int[Tensor, "*b n"]], Float[Tensor, "b n w"]] | None = None
     """(x, pos) -> x, once, after the token embedding; before every layer if `every_layer`."""
 
@@ -115,7 +118,8 @@ class PositionScheme(nn.Module):
 
     bias: Callable[[Span], Float[Tensor, "#b #h q k"]] | None = None
     """(span) -> a bias that is more than a function of the distance, of four dimensions, 1 where it does not matter.
-    Asked for a chunk of queries at a time."""
+    Asked for a chunk of queries at a time. Positions are [q] and [k], or [b q] and [b k] where rows differ, so that
+    something of the shape of `span.distance()` becomes one by `.reshape(-1, 1, span.queries, span.keys)`."""
 
     visible: Callable[[Span], Bool[Tensor, "#b #h q k"]] | None = None
     """(span) -> False where a query must not see a key that it otherwise might. Every query sees its own key. Asked
@@ -126,6 +130,9 @@ class PositionScheme(nn.Module):
 
     every_layer: bool = False
     """Whether `embed` is repeated before every layer."""
+
+    linear: bool = True
+    """Whether `rotate` is linear in q and in k, so that another rotation or a scale may come before it in a stack."""
 
     relative: bool = True
     """Whether moving all positions by a constant changes nothing (the Shift law, or the proof that it fails)."""

@@ -17,7 +17,7 @@ class Clipped(PositionScheme):
     shared: one table for all layers, or one per layer.
     """
 
-    paper = "Shaw et al. 2018, arXiv 1803.02155"
+    paper = "after Shaw et al. 2018, arXiv 1803.02155"
     parameters_formula = "(clip + 1) x heads"
 
     def __init__(self, dims: Dims, clip: int = 64, shared: bool = True):

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from posenc_train.positions.base import Dims, PositionScheme, Span
-from posenc_train.positions.stack import Build, Composition
+from posenc_train.positions.stack import Build, Composition, one_for_all
 
 
 class Heads(Composition):
@@ -23,6 +23,7 @@ class Heads(Composition):
     def __init__(self, parts: Mapping[str, PositionScheme], counts: Mapping[str, int]):
         super().__init__(parts)
         self.counts = dict(counts)
+        self.linear = all(part.linear for part in parts.values())
         for name, part in parts.items():
             if part.embed is not None:
                 raise ValueError(f"position.parts.{name}: works on the embedding, which has no heads: stack it instead")
@@ -43,7 +44,7 @@ class Heads(Composition):
             )
         columns = {name: build(parts[name], replace(dims, heads=counts[name])) for name in parts}
         layers = [cls({name: column[i] for name, column in columns.items()}, counts) for i in range(dims.layers)]
-        return [layers[0]] * dims.layers if layers[0].shared else layers
+        return [layers[0]] * dims.layers if one_for_all(columns) else layers
 
     def rotate(
         self, q: Float[Tensor, "b h q d"], k: Float[Tensor, "b h k d"], span: Span

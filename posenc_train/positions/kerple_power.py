@@ -27,7 +27,7 @@ class KerplePower(PositionScheme):
     """
 
     paper = "Chi et al. 2022, arXiv 2205.09921"
-    parameters_formula = "2 heads"
+    parameters_formula = "2 x heads"
 
     def __init__(self, dims: Dims):
         super().__init__()

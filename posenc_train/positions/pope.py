@@ -26,6 +26,7 @@ class Pope(Rope):
     paper = "Gopalakrishnan et al. 2025, arXiv 2509.10534"
     parameters_formula = "heads x head_width"
     shared = False
+    linear = False
 
     def __init__(self, dims: Dims, base: float = 10000.0):
         super().__init__(dims, base)

@@ -69,12 +69,13 @@ class Rope(PositionScheme):
         single: float | None = None,
     ):
         super().__init__()
-        self.rotated = int(fraction * dims.head_width)
-        if self.rotated % 2 or not 0 < self.rotated <= dims.head_width:
+        self.rotated = round(fraction * dims.head_width)
+        whole = abs(fraction * dims.head_width - self.rotated) < 1e-6
+        if not whole or self.rotated % 2 or not 0 < self.rotated <= dims.head_width:
             part = "" if fraction == 1 else f" x position.fraction={fraction:g}"
             raise ValueError(
                 f"model.width / model.heads = {dims.head_width}{part}: rotary positions turn pairs of dimensions, "
-                f"and {self.rotated} is not an even number of them"
+                f"and {fraction * dims.head_width:g} is not an even number of them"
             )
         if pairing not in ("half", "interleaved"):
             raise ValueError(f"position.pairing={pairing}: must be half or interleaved")

@@ -51,22 +51,32 @@ class Composition(PositionScheme):
         }
 
 
+def one_for_all(columns: Mapping[str, list[PositionScheme]]) -> bool:
+    """Whether no part, one scheme per layer each, differs between layers."""
+    return all(scheme is column[0] for column in columns.values() for scheme in column)
+
+
 class Stack(Composition):
     """`Stack({"rope": Rope(dims), "window": Window(dims)})`. Raises ValueError when one part embeds before every
-    layer and another once."""
+    layer and another once, and for a part behind another rotation which is not linear in q and k (PoPE)."""
 
     def __init__(self, parts: Mapping[str, PositionScheme]):
         super().__init__(parts)
         if len({part.every_layer for part in self.having("embed")}) > 1:
             raise ValueError("position.parts: embed all before every layer or all once (every_layer)")
         self.every_layer = any(part.every_layer for part in self.having("embed"))
+        rotating = [name for name, part in parts.items() if part.rotate is not None]
+        for name in rotating[1:]:
+            if not parts[name].linear:
+                raise ValueError(f"position.parts.{name}: takes q and k as projected; put it before {rotating[0]}")
+        self.linear = all(part.linear for part in parts.values())
 
     @classmethod
     def assemble(cls, dims: Dims, build: Build, parts: Mapping[str, Any]) -> list["Stack"]:
         """One stack per layer; each part is one for all layers or one per layer as it says itself."""
         columns = {name: build(settings, dims) for name, settings in parts.items()}
         layers = [cls({name: column[i] for name, column in columns.items()}) for i in range(dims.layers)]
-        return [layers[0]] * dims.layers if layers[0].shared else layers
+        return [layers[0]] * dims.layers if one_for_all(columns) else layers
 
     def embed(self, x: Float[Tensor, "b n w"], pos: Int[Tensor, "*b n"]) -> Float[Tensor, "b n w"]:
         for part in self.having("embed"):

@@ -236,6 +236,8 @@ def _legend(axes: Axes, entries: list[Entry]) -> None:
     legend = axes.legend(handles, ["" for _ in entries], loc="center left", bbox_to_anchor=(1.01, 0.5))
     for text, entry in zip(legend.get_texts(), entries, strict=True):
         text.set_text(textwrap.fill(entry.label, 34))  # a legend made with a name like _this would drop it
+    lines = sum(text.get_text().count("\n") + 1 for text in legend.get_texts())
+    axes.figure.set_figheight(max(axes.figure.get_figheight(), 0.8 + 0.18 * lines))  # inches
 
 
 def _name(line: Line) -> str:
@@ -270,11 +272,10 @@ def _styles(lines: list[Line] | tuple[Curve, ...]) -> dict[str, Style]:
 def colour_and_marker(scheme: str) -> tuple[str, str]:
     """Of a scheme, whatever else is in the figure; its settings in brackets do not matter."""
     name = bare(scheme)
-    if name in SCHEMES:
-        return COLOURS[SCHEMES.index(name)], MARKERS[SCHEMES.index(name)]
-    number = int(hashlib.sha256(name.encode()).hexdigest(), 16)
-    rest = MARKERS[len(SCHEMES) :]
-    return COLOURS[number % len(COLOURS)], rest[number // len(COLOURS) % len(rest)]
+    drawn = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
+    number = SCHEMES.index(name) if name in SCHEMES else drawn
+    # Of 14 markers and 7 colours: every second time round, each colour gets the next marker.
+    return COLOURS[number % len(COLOURS)], MARKERS[(number + number // len(MARKERS)) % len(MARKERS)]
 
 
 def _brighter(colour: str, part: float) -> str:

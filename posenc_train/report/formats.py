@@ -77,17 +77,18 @@ def _parts(table: Table, width: int) -> Iterator[RenderableType]:
 
 
 def _blocks(widths: list[int], width: int) -> list[list[int]]:
-    """Which columns stand beside the labels: some lengths, and in the first block the costs too."""
-    lengths, costs = range(1, len(widths) - len(COSTS)), range(len(widths) - len(COSTS), len(widths))
+    """Which columns stand beside the labels: lengths, and behind the last of them, or below, the costs together."""
+    costs = list(range(len(widths) - len(COSTS), len(widths)))
     blocks: list[list[int]] = [[]]
-    room = width - widths[0] - sum(widths[i] + 2 for i in costs)
-    for i in lengths:
-        if widths[i] + 2 > room and (blocks[-1] or len(blocks) == 1):
+    room = width - widths[0]
+    for columns in [*([i] for i in range(1, costs[0])), costs]:
+        needed = sum(widths[i] + 2 for i in columns)
+        if needed > room and blocks[-1]:
             blocks.append([])
             room = width - widths[0]
-        blocks[-1].append(i)
-        room -= widths[i] + 2
-    return [[*blocks[0], *costs], *blocks[1:]]
+        blocks[-1] += columns
+        room -= needed
+    return blocks
 
 
 def _block(head: list[str], body: list[list[str]], widths: list[int], columns: list[int]) -> Drawn:

@@ -18,9 +18,9 @@ import pandas as pd
 TASKS = ("text", "copy")  # the order of tables; anything else follows by name
 PROTOCOLS = ("same_targets", "nonoverlapping", "free_running")
 QUANTITIES = ("perplexity", "bits per byte", "token accuracy", "exact match", "stopping")
-SCHEMES = (
-    "nope", "integer", "sinusoidal", "learned", "rope", "p_rope", "xpos", "fope", "pope",
-    "inverse", "clipped", "log2", "t5", "alibi", "kerple_log", "kerple_power", "sandwich", "fire",
+SCHEMES = (  # those of the quickstart, then others by family; anything else follows by name
+    "nope", "sinusoidal", "learned", "rope", "alibi", "t5", "integer", "p_rope", "xpos", "fope", "pope",
+    "inverse", "clipped", "log2", "kerple_log", "kerple_power", "sandwich", "fire",
 )  # fmt: skip
 NAMES = {"token": "token accuracy", "exact": "exact match", "stops": "stopping"}  # a row's metric, in words
 MEANINGS = {

@@ -22,7 +22,8 @@ class Saved(NamedTuple):
 
     label: how rows name it, `last@400`; with weights that were changed after the training saved them it is another
         checkpoint, `last@400 edited 1a2b3c4d`.
-    seconds: of training up to its step. data: the fingerprint of what it was trained on.
+    seconds: of training up to its step. data: the fingerprint of what it was trained on. position: the
+        configuration of its scheme.
     """
 
     weights: dict[str, Tensor]
@@ -30,6 +31,7 @@ class Saved(NamedTuple):
     seconds: float
     label: str
     data: str
+    position: Any
 
 
 def load(model: Transformer, checkpoint: Path) -> Saved:
@@ -43,16 +45,19 @@ def load(model: Transformer, checkpoint: Path) -> Saved:
     return saved
 
 
-def initialise(model: Transformer, folder: Path) -> str:
-    """Puts the weights of another run into a fresh model: all of the network, and the scheme's where it has the very
-    same ones. Returns what was taken, in words. Raises UserError as `load` does."""
+def initialise(model: Transformer, position: Mapping[str, Any], folder: Path) -> str:
+    """Puts the weights of another run into a fresh model: all of the network, and the scheme's where it is of the same
+    classes and sizes. Returns what was taken, in words. Raises UserError as `load` does.
+
+    position: the configuration of the model's scheme."""
     saved = read(folder / "last.ckpt")
     own = {key: value for key, value in model.state_dict().items() if key.startswith("positions.")}
-    same = all(key in saved.weights and saved.weights[key].shape == value.shape for key, value in own.items())
+    sizes = all(key in saved.weights and saved.weights[key].shape == value.shape for key, value in own.items())
+    same = sizes and classes(position) == classes(saved.position)
     network = {key: value for key, value in saved.weights.items() if not key.startswith("positions.")}
     theirs = {key: saved.weights[key] for key in own} if same else own
     _put(model, network | theirs, folder / "last.ckpt")
-    fresh = "" if same else "; the position scheme's parameters start afresh"
+    fresh = "" if same or not own else "; the position scheme's parameters start afresh"
     return f"weights of {folder} at step {saved.step}{fresh}"
 
 
@@ -65,13 +70,21 @@ def read(checkpoint: Path) -> Saved:
         state: dict[str, Any] = torch.load(checkpoint, map_location="cpu", weights_only=True)
         step, seconds = int(state["global_step"]), float(state["callbacks"]["Recorder"]["seconds"])
         weights = {key.removeprefix("model."): value for key, value in state["state_dict"].items()}
+        config = dict(state["config"])
         _ = state["optimizer_states"], state["lr_schedulers"], state["loops"], state["rng"]  # continuing needs them
         now = fingerprint(weights)
     except (*UNREADABLE, *NO_CHECKPOINT) as error:
         why = type(error).__name__
         raise UserError(f"{checkpoint}: is no readable checkpoint ({why}): it may be damaged or missing") from error
     edited = "" if now == state.get("weights") else f" edited {now[:8]}"
-    return Saved(weights, step, seconds, f"last@{step}{edited}", str(state.get("data")))
+    return Saved(weights, step, seconds, f"last@{step}{edited}", str(state.get("data")), config.get("position"))
+
+
+def classes(position: Any) -> Any:
+    """The classes of a scheme and of its parts, as a configuration names them."""
+    if not isinstance(position, Mapping):
+        return None
+    return position.get("_target_"), {name: classes(part) for name, part in position.get("parts", {}).items()}
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:

@@ -3,7 +3,7 @@
 import torch
 
 from posenc_train.positions.base import Dims, PositionScheme
-from posenc_train.positions.extensions.rotary import base_of, pairs, stretched, times
+from posenc_train.positions.extensions.rotary import pairs, several, stretched, times
 from posenc_train.positions.rope import Rope
 
 
@@ -11,11 +11,11 @@ def abf(scheme: PositionScheme, dims: Dims, scale: float, base: float = 500000.0
     """base^(-2c/d) whatever the length: the plain scheme only where it was trained with that base.
 
     The paper trains on after the change; put under a trained model as here, it changes short contexts as well.
-    Raises ValueError for one frequency for all pairs.
+    Raises ValueError for a single pair, and for one frequency for all pairs.
     """
 
     def stretch(rope: Rope):
-        count, trained = pairs(rope), base_of(rope, "abf")
+        count, trained = pairs(rope), several(rope, "abf")
         return times((base / trained) ** (-torch.arange(count, dtype=torch.float64) / count))
 
     return stretched(scheme, stretch)

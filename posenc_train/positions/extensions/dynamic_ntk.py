@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posenc_train.positions.base import Dims, PositionScheme, Span
-from posenc_train.positions.extensions.rotary import base_of, exponents, pairs, stretched
+from posenc_train.positions.extensions.rotary import exponents, pairs, several, stretched
 from posenc_train.positions.rope import Rope
 
 
@@ -22,8 +22,8 @@ def dynamic_ntk(scheme: PositionScheme, dims: Dims, scale: float, factor: float 
         raise ValueError(f"extension.dynamic_ntk.factor={factor:g}: must be a number of at least 1")
 
     def stretch(rope: Rope):
-        base_of(rope, "dynamic_ntk")
-        exponent = exponents(pairs(rope), "dynamic_ntk")
+        several(rope, "dynamic_ntk")
+        exponent = exponents(pairs(rope))
 
         def frequency(trained: Float[Tensor, "pairs"], span: Span) -> Float[Tensor, "*b pairs"]:
             longest = span.k_pos.amax(-1).double() + 1

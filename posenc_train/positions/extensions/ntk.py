@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from posenc_train.positions.base import Dims, PositionScheme
-from posenc_train.positions.extensions.rotary import base_of, exponents, pairs, stretched, times
+from posenc_train.positions.extensions.rotary import exponents, pairs, several, stretched, times
 from posenc_train.positions.rope import Rope
 
 
@@ -13,7 +13,7 @@ def ratio(count: int, scale: float) -> Float[Tensor, "pairs"]:
 
     d = 64, b = 10,000, s = 4: as with the base 41,829.37. Six dimensions, s = 4: [1, 0.5, 0.25].
     """
-    return scale ** -exponents(count, "ntk")
+    return scale ** -exponents(count)
 
 
 def ntk(scheme: PositionScheme, dims: Dims, scale: float) -> PositionScheme:
@@ -24,7 +24,7 @@ def ntk(scheme: PositionScheme, dims: Dims, scale: float) -> PositionScheme:
     """
 
     def stretch(rope: Rope):
-        base_of(rope, "ntk")
+        several(rope, "ntk")
         return times(ratio(pairs(rope), scale))
 
     return stretched(scheme, stretch)

@@ -60,13 +60,9 @@ def pairs(rope: Rope) -> int:
     return rope.trained().shape[0]
 
 
-def exponents(count: int, name: str) -> Float[Tensor, "pairs"]:
+def exponents(count: int) -> Float[Tensor, "pairs"]:
     """2c/(d - 2) for c = 0 … d/2 - 1, float64: 0 for the fastest pair, 1 for the slowest. d = 6: [0, 0.5, 1]."""
-    if count < 2:
-        raise ValueError(
-            f"extension={name}: needs at least two pairs of rotated dimensions, and there is one; choose pi"
-        )
-    return torch.arange(count, dtype=torch.float64) / (count - 1)
+    return torch.arange(count, dtype=torch.float64) / max(count - 1, 1)
 
 
 def base_of(rope: Rope, name: str) -> float:
@@ -77,3 +73,12 @@ def base_of(rope: Rope, name: str) -> float:
             "choose one of pi, by_parts, yarn_by_turns, longrope"
         )
     return rope.base
+
+
+def several(rope: Rope, name: str) -> float:
+    """The base of frequencies of which more than one turns: the fastest stays as it is whatever the base. Raises
+    ValueError for others."""
+    base = base_of(rope, name)
+    if int((rope.trained() > 0).sum()) < 2:
+        raise ValueError(f"extension={name}: needs at least two pairs of dimensions that turn; choose pi")
+    return base

@@ -37,6 +37,8 @@ def ratio(
     d = 64, L = 512, s = 4, pairs 0, 4, 8, 12, 16: [1, 0.942308, 0.711538, 0.480769, 0.25].
     """
     low, high = borders(2 * count, base, length, fast, slow)
+    if high < low:  # every pair turns less than `slow` times: the code's ramp would leave all of them as they are
+        return torch.full((count,), 1 / scale, dtype=torch.float64)
     ramp = (torch.arange(count, dtype=torch.float64) - low) / (high - low if high != low else 0.001)
     ramp = ramp.clamp(0, 1)
     return 1 - ramp + ramp / scale
