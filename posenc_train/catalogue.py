@@ -78,13 +78,19 @@ def _entry(name: str, settings: Mapping[str, Any], dims: Dims, tests: Mapping[st
         reach=f"{min(reaches):,} tokens" if reaches else "any",
         relative="yes" if all(scheme.relative for scheme in schemes) else "no",
         backends="reference, fused",
-        verified="its parts" if composed else "; ".join(_sources(tests.get(name, []))),
+        verified="; ".join((["its parts"] if composed else _sources(tests.get(name, []))) + _doubts(schemes[0])),
     )
 
 
 def _sources(sources: list[str]) -> list[str]:
     independent = any(source.startswith(PEERS) for source in sources)
     return sources if independent else [*sources, "no independent implementation"]
+
+
+def _doubts(scheme: PositionScheme) -> list[str]:
+    """Whether a scheme's documentation marks something as unverified."""
+    documents = (type(scheme).__doc__ or "", importlib.import_module(type(scheme).__module__).__doc__ or "")
+    return ["in part unverified, see its docstring"] if "unverified" in " ".join(documents).lower() else []
 
 
 def _joined(words: Iterable[str]) -> str:

@@ -250,7 +250,10 @@ def _explain_key(key: str, name: str, overrides: Sequence[str]) -> str:
     group, _, rest = key.partition(".")
     if key in GROUPS:
         return unknown_key(text, "", _chosen_groups(name, []))
-    if group in MULTIPLE and rest and (choice := rest.partition(".")[0]) in choices(group):
+    choice = rest.partition(".")[0]
+    if group in MULTIPLE and choice in set(choices(group)).difference(
+        *(_chosen_groups(name, job)[group] for job in expand("", overrides))
+    ):
         return f"{text}: is a setting of {group}={choice}, which is not chosen; add it, as {group}=[{choice}]"
     parent, _, last = key.rpartition(".")
     for job in expand("", overrides):

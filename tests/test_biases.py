@@ -1,11 +1,14 @@
 """Biases by distance, from the papers' formulas and from float64 computed here, independently of the code."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from posenc_train.build import build_schemes
+from posenc_train.checks import file_settings
 from posenc_train.model.attend import attend
 from posenc_train.positions.alibi import Alibi, slopes
 from posenc_train.positions.base import Dims, Span
@@ -482,3 +485,12 @@ def test_the_formula_of_the_number_of_parameters(scheme_class, dims):
     names = {"heads": 4, "hidden": 32, "clip": 64, "buckets": 20 if scheme_class is Log2 else 32}
     assert eval(formula, names) == sum(p.numel() for p in scheme.parameters())
     assert scheme.paper
+
+
+@pytest.mark.parametrize("name", ["clipped", "t5", "fire"])
+def test_one_table_for_all_layers_or_one_each(name):
+    """As `shared` says."""
+    dims = replace(DIMS, layers=3)
+    for shared in (True, False):
+        settings = dict(file_settings("position", name)) | {"shared": shared}
+        assert len(set(build_schemes(settings, dims))) == (1 if shared else 3)

@@ -1,6 +1,7 @@
 """Stacks, heads and layers: what a composition is must equal what its parts are."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from posenc_train.model.attend import attend
 from posenc_train.positions.alibi import Alibi, slopes
 from posenc_train.positions.base import Dims, Span
 from posenc_train.positions.blockwise import Blockwise
+from posenc_train.positions.fire import Fire
 from posenc_train.positions.heads import Heads
 from posenc_train.positions.learned import Learned
 from posenc_train.positions.logn import Logn
@@ -48,6 +50,25 @@ def test_biases_add_and_masks_intersect():
     with torch.no_grad():
         for backend in ("reference", "fused"):
             assert torch.allclose(attend(q, k, v, stack, Span.of(30), backend).double(), expected, atol=2e-6)
+
+
+def test_biases_of_both_kinds_add():
+    """One by distance, two that read the query's position, in float64."""
+    alibi, fires = Alibi(DIMS), [Fire(DIMS, init_l=5), Fire(DIMS, init_l=9)]
+    q, k, v = inputs()
+    span = Span.of(30)
+    with torch.no_grad():
+        added = alibi.by_distance(span.distance()).double() + sum(fire.bias(span)[0].double() for fire in fires)
+        scores = (q.double() @ k.double().mT) / 8**0.5 + added
+        expected = scores.masked_fill(~span.allowed(), -torch.inf).softmax(-1) @ v.double()
+        stack = Stack({"alibi": alibi, "one": fires[0], "two": fires[1]})
+        for backend in ("reference", "fused"):
+            assert torch.allclose(attend(q, k, v, stack, span, backend).double(), expected, atol=2e-6)
+
+
+def test_the_shortest_reach_counts():
+    assert Stack({"long": Learned(DIMS, reach=40), "short": Learned(DIMS, reach=30)}).reach == 30
+    assert Stack({"any": Rope(DIMS)}).reach is None
 
 
 def test_embeddings_chain_in_order():
@@ -85,17 +106,24 @@ def test_every_head_follows_its_part():
 
 def test_heads_of_masks_of_widening_parts_and_of_parts_without_anything():
     one, two = replace(DIMS, heads=1), replace(DIMS, heads=2)
-    parts = {"pope": Pope(one), "sinks": Window(one, 5, sinks=2), "nope": Nope(two)}
-    counts = {"pope": 1, "sinks": 1, "nope": 2}
-    heads, (q, k, v) = Heads(parts, counts), inputs()
-    with torch.no_grad():
-        for backend in ("reference", "fused"):
-            out = attend(q, k, v, heads, Span.of(30), backend)
-            first = 0
-            for name, part in parts.items():
-                some = slice(first, first := first + counts[name])
-                alone = attend(q[:, some], k[:, some], v[:, some], part, Span.of(30), "reference")
-                assert torch.allclose(out[:, some], alone, atol=1e-6)
+    for parts in (
+        {"pope": Pope(one), "sinks": Window(one, 5, sinks=2), "nope": Nope(two)},
+        {"nope": Nope(two), "near": Window(one, 3), "far": Window(one, 9)},
+        {"alibi": Alibi(two), "fire": Fire(two)},
+        {"fire": Fire(one), "rope": Rope(two), "sinks": Window(one, 4, sinks=1)},
+    ):
+        counts = {
+            name: 2 if part.__class__ in (Nope, Rope, Alibi) or len(parts) == 2 else 1 for name, part in parts.items()
+        }
+        heads, (q, k, v) = Heads(parts, counts), inputs()
+        rows = torch.stack([torch.arange(30), torch.arange(0, 60, 2)])  # another position in each row
+        for span, backend in product((Span.of(30), Span(rows, rows)), ("reference", "fused")):
+            with torch.no_grad():
+                out, first = attend(q, k, v, heads, span, backend), 0
+                for name, part in parts.items():
+                    some = slice(first, first := first + counts[name])
+                    alone = attend(q[:, some], k[:, some], v[:, some], part, span, "reference")
+                    assert torch.allclose(out[:, some], alone, atol=1e-6)
 
 
 def test_heads_in_a_configuration_have_the_slopes_of_their_number():
@@ -143,6 +171,14 @@ def test_the_order_of_the_parts_is_part_of_a_runs_name():
     assert label(other, "position") == "alibi_rope(parts=[rope,alibi])" != label(cfg, "position")
     fewer = compose("train", ["position=rope_window", "~position.parts.rope"])
     assert label(fewer, "position") == "rope_window(parts=[window])"
+
+
+def test_every_layer_of_a_pattern_has_its_own_copy():
+    """Of a part that is one per layer."""
+    parts = {"a": file_settings("position", "ssmax"), "b": file_settings("position", "nope")}
+    settings = {"_target_": "posenc_train.positions.layers.Layers", "parts": parts, "pattern": ["a", "b"]}
+    layers = build_schemes(settings, DIMS)
+    assert layers[0] is not layers[2] and layers[1] is layers[3]
 
 
 def test_layers_follow_the_pattern():

@@ -14,6 +14,7 @@ from x_transformers import x_transformers as lucid
 
 from posenc_train.positions.alibi import Alibi, slopes
 from posenc_train.positions.base import Dims, Span
+from posenc_train.positions.clipped import Clipped
 from posenc_train.positions.learned import Learned
 from posenc_train.positions.sandwich import kernel
 from posenc_train.positions.sinusoidal import Sinusoidal, sinusoids
@@ -114,6 +115,31 @@ def test_t5_in_the_attention_of_x_transformers():
     scheme = T5(dims(), by_root_d=True)
     scheme.load_state_dict({"table": peer.rel_pos.relative_attention_bias.weight})
     _check_decoder(peer, scheme)
+
+
+# ---- a table for every distance
+
+
+@pytest.mark.verifies("clipped", "transformers: T5Attention with a bucket for every distance")
+@pytest.mark.verifies("clipped", "x-transformers: RelativePositionBias with a bucket for every distance")
+def test_clipped_is_t5_with_a_bucket_for_every_distance():
+    """Twice as many buckets as distances, so that no two share one."""
+    scheme = Clipped(dims(), clip=39)
+    torch.nn.init.normal_(scheme.table)
+    by_distance = scheme.table.flip(0).detach()  # the scheme's first row is the furthest past
+    peer = lucid.RelativePositionBias(scale=1.0, causal=True, num_buckets=80, max_distance=1000, heads=4)
+    config = T5Config(
+        d_model=16, d_kv=4, num_heads=4, is_decoder=True, relative_attention_num_buckets=80,
+        relative_attention_max_distance=1000,
+    )  # fmt: skip
+    other = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
+    with torch.no_grad():
+        for table in (peer.relative_attention_bias.weight, other.relative_attention_bias.weight):
+            table[:40] = by_distance
+        past = torch.ones(40, 40, dtype=torch.bool).tril()
+        ours = scheme.by_distance(Span.of(40).distance())[:, past]
+        assert torch.allclose(ours, peer(40, 40)[:, past], atol=1e-6)
+        assert torch.allclose(ours, other.compute_bias(40, 40)[0][:, past], atol=1e-6)
 
 
 # ---- ALiBi

@@ -5,6 +5,7 @@ import pytest
 import torch
 from rotary_embedding_torch import RotaryEmbedding as LucidrainsRotary
 from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama import modeling_llama as llama
 from x_transformers.x_transformers import RotaryEmbedding as XRotary
 from x_transformers.x_transformers import apply_rotary_pos_emb
@@ -61,6 +62,19 @@ def test_pi():
 @pytest.mark.parametrize("factor", [1.0, 2.0])
 def test_dynamic_ntk(factor):
     assert agree(ours(dynamic_ntk, factor=factor), of_transformers("dynamic", factor=factor))
+
+
+@pytest.mark.verifies("ntk", "transformers 5.24.0: ROPE_INIT_FUNCTIONS['dynamic'] at the length s L")
+def test_ntk():
+    """Static scaling by s is what dynamic scaling with factor 1 becomes at s times the trained length."""
+    parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 1.0}
+    config = LlamaConfig(
+        hidden_size=WIDTH, num_attention_heads=1, num_key_value_heads=1, max_position_embeddings=TRAINED,
+        rope_parameters=parameters,
+    )  # fmt: skip
+    theirs, _ = ROPE_INIT_FUNCTIONS["dynamic"](config, seq_len=int(SCALE) * TRAINED)
+    extended = ntk(Rope(DIMS), DIMS, SCALE)
+    assert torch.allclose(extended.frequency(Span.of(LENGTH)), theirs, rtol=1e-5)
 
 
 @pytest.mark.verifies("yarn", "transformers 5.24.0: ROPE_INIT_FUNCTIONS['yarn']")

@@ -10,6 +10,7 @@ import torch
 
 from posenc_train.model.attend import attend
 from posenc_train.positions.base import Dims, Span
+from posenc_train.positions.nope import Nope
 from posenc_train.positions.p_rope import PRope
 from posenc_train.positions.pope import Pope
 from posenc_train.positions.rope import Rope
@@ -20,7 +21,7 @@ for package in ("transformers", "x_transformers", "rotary_embedding_torch"):
     pytest.importorskip(package, reason="a peer, for tests only")
 
 from rotary_embedding_torch import RotaryEmbedding as LucidRotary  # noqa: E402
-from transformers import GPTNeoXConfig, LlamaConfig  # noqa: E402
+from transformers import GPTNeoXConfig, LlamaConfig, SmolLM3Config, SmolLM3Model  # noqa: E402
 from transformers.masking_utils import sliding_window_causal_mask_function  # noqa: E402
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS  # noqa: E402
 from transformers.models.gpt_neox import modeling_gpt_neox as neox  # noqa: E402
@@ -188,6 +189,16 @@ def test_pope_is_that_of_pope_pytorch():
             marks=pytest.mark.verifies("rope", "x-transformers: attention of Decoder(rotary_pos_emb=True)"),
         ),
         pytest.param(
+            Rope(DIMS, pairing="interleaved", fraction=0.5),
+            {"rotary_pos_emb": True, "rotary_emb_dim": WIDTH // 2},
+            marks=pytest.mark.verifies("rope", "x-transformers: attention of Decoder, partial rotary"),
+        ),
+        pytest.param(
+            Xpos(DIMS, pairing="interleaved"),
+            {"rotary_xpos": True, "rotary_emb_dim": WIDTH},
+            marks=pytest.mark.verifies("xpos", "x-transformers: attention of Decoder(rotary_xpos=True)"),
+        ),
+        pytest.param(
             Pope(DIMS),
             {"polar_pos_emb": True},
             marks=pytest.mark.verifies("pope", "x-transformers: attention of Decoder(polar_pos_emb=True)"),
@@ -210,6 +221,34 @@ def test_whole_attention_is_that_of_x_transformers(scheme, settings):
     one_hot = torch.eye(N)[:, :WIDTH].expand(1, HEADS, -1, -1)  # attention's own output: the weights of WIDTH keys
     out = attend(q, k, one_hot, scheme, Span.of(N))
     assert torch.allclose(out, expected[..., :WIDTH], atol=1e-5)
+
+
+@pytest.mark.verifies("p_rope", "rotary-embedding-torch: RotaryEmbedding(custom_freqs=)")
+def test_p_rope_is_a_table_of_rotary_embedding_torch():
+    scheme = PRope(DIMS, fraction=0.5, pairing="interleaved")
+    kept = 10000.0 ** (-torch.arange(0, WIDTH, 2) / WIDTH) * (torch.arange(WIDTH // 2) < WIDTH // 4)
+    peer = LucidRotary(WIDTH, custom_freqs=kept)
+    assert torch.allclose(scheme.rotate(Q, K, Span.of(N))[0], peer.rotate_queries_or_keys(Q), **CLOSE)
+
+
+@pytest.mark.verifies("nope", "transformers: SmolLM3 layers with no_rope_layers=0")
+@pytest.mark.verifies("rope", "transformers: SmolLM3 layers with no_rope_layers=1")
+def test_layers_with_and_without_positions_are_those_of_smollm3():
+    config = SmolLM3Config(
+        vocab_size=50, hidden_size=HEADS * WIDTH, intermediate_size=32, num_hidden_layers=2, num_attention_heads=HEADS,
+        num_key_value_heads=HEADS, pad_token_id=0, no_rope_layers=[1, 0], use_sliding_window=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+    )  # fmt: skip
+    peer, x = SmolLM3Model(config).eval(), draw(1, N, HEADS * WIDTH)
+    mask = torch.full((1, 1, N, N), -1e30).triu(1)
+    rotation = peer.rotary_emb(x, torch.arange(N)[None])
+    for layer, scheme in zip(peer.layers, (Rope(DIMS), Nope(DIMS)), strict=True):
+        attention = layer.self_attn
+        expected, _ = attention(x, position_embeddings=rotation, attention_mask=mask)
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        q, k, v = (project(x).view(1, N, HEADS, WIDTH).transpose(1, 2) for project in projections)
+        out = attend(q, k, v, scheme, Span.of(N)).transpose(1, 2).flatten(2)
+        assert torch.allclose(attention.o_proj(out), expected, **CLOSE)
 
 
 @pytest.mark.verifies("window", "transformers: sliding_window_causal_mask_function")

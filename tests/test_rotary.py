@@ -163,8 +163,8 @@ def test_a_single_frequency_is_relative_and_periodic():
     "width, settings, message",
     [
         (65, {}, "model.width / model.heads = 65: rotary positions turn pairs of dimensions, and 65 is not an even"),
-        (8, {"fraction": 0.4}, "x position.fraction=0.4: .* and 3 is not an even number"),
-        (8, {"fraction": 0.1}, "and 0 is not an even number"),
+        (8, {"fraction": 0.4}, "x position.fraction=0.4: .* and 3.2 is not an even number"),
+        (8, {"fraction": 0.1}, "and 0.8 is not an even number"),
         (8, {"fraction": 1.5}, "and 12 is not an even number"),
         (8, {"pairing": "other"}, "position.pairing=other: must be half or interleaved"),
     ],

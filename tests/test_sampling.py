@@ -450,3 +450,13 @@ def test_another_number_of_draws_evaluates_the_same_weights_again(trained, monke
     for more in ((), ("sampling.draws=2",)):
         run("train", *words("randomized", *more))
         assert "nothing is trained again" in capsys.readouterr().out
+
+
+def test_evaluation_is_drawn_apart_from_training():
+    """Else the draw of a length and number would be that of a training step with this seed and step."""
+    sampling = Randomized(longest=500)
+    assert not any(
+        torch.equal(sampling.at_evaluation(40, draw), sampling(range(1), 40, seed, step))
+        for draw in range(4)
+        for seed, step in ((40, draw), (draw, 40), (0, draw))
+    )
