@@ -3,11 +3,12 @@
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from posenc_train.checks import ANYTHING, EXTENSIONS, nothing_to_extend
+from posenc_train.checks import ANYTHING, EXTENSIONS, nothing_to_extend, under
 from posenc_train.config import UserError
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.base import Dims, PositionScheme
@@ -57,7 +58,18 @@ def build_model(cfg: Mapping[str, Any], task: Task) -> Transformer:
     settings = {key: value for key, value in cfg["model"].items() if key not in sizes}
     dims = dims_of(cfg)
     torch.manual_seed(cfg["seed"])
-    return Transformer(dims, task.vocab, task.marks, build_schemes(cfg["position"], dims), **settings)
+    schemes = _under(cfg, build_schemes(cfg["position"], dims), dims)
+    return Transformer(dims, task.vocab, task.marks, schemes, **settings)
+
+
+def _under(cfg: Mapping[str, Any], schemes: Sequence[PositionScheme], dims: Dims) -> list[PositionScheme]:
+    """The schemes as they are trained: under an extension, if the configuration says so."""
+    trained = under(cfg)
+    if trained is None:
+        return list(schemes)
+    name, settings, length = trained
+    scale = float(settings.get("scale", 1.0))
+    return extend({**cfg, "extension": {name: settings}}, name, schemes, replace(dims, train_length=length), scale)
 
 
 def rehearse(cfg: Mapping[str, Any]) -> None:
@@ -70,7 +82,12 @@ def rehearse(cfg: Mapping[str, Any]) -> None:
         )
     build_sampling(cfg)
     dims = dims_of(cfg)
-    schemes = build_schemes(cfg["position"], dims)
+    schemes = _under(cfg, build_schemes(cfg["position"], dims), dims)
+    if any(scheme.memory for scheme in schemes) and not all(scheme.relative for scheme in schemes):
+        raise UserError(
+            f"position={cfg['names']['position']}: a memory needs relative positions only: it holds tokens of earlier "
+            "segments, which had the positions of this one"
+        )
     for extension in cfg["extension"]:
         extend(cfg, extension, schemes, dims, scale=1.0)
 
@@ -99,8 +116,9 @@ def build_schemes(settings: Mapping[str, Any], dims: Dims, key: str = "position"
         first = construct(key, settings, dims)
         return [first, *(first if first.shared else construct(key, settings, dims) for _ in range(dims.layers - 1))]
     own = {name: value for name, value in settings.items() if name != "_target_"}
-    known = list(inspect.signature(cls.assemble).parameters)[2:]
-    if set(own) != set(known):
+    known = {name: p.default for name, p in list(inspect.signature(cls.assemble).parameters.items())[2:]}
+    needed = {name for name, default in known.items() if default is inspect.Parameter.empty}
+    if not needed <= set(own) <= set(known):
         raise UserError(f"{key}: {cls.__name__} takes {', '.join(known)}, and here are {', '.join(own) or 'none'}")
     try:
         return cls.assemble(dims, lambda part, dims: build_schemes(part, dims, f"{key}.parts"), **own)

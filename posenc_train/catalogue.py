@@ -18,8 +18,9 @@ from posenc_train.positions.base import Dims, PositionScheme, Span
 
 TESTS = Path(CONF).parent / "tests"  # absent where the package is installed without its repository
 # Packages with implementations of others, which a source names first.
-PEERS = ("transformers", "x-transformers", "rotary-embedding-torch", "torchscale", "PoPE-pytorch")
-HOOKS = {"embed": "embedding", "by_distance": "bias by distance", "bias": "bias by position", "visible": "mask"}
+PEERS = ("transformers", "x-transformers", "rotary-embedding-torch", "torchscale", "PoPE-pytorch", "fla-core")
+HOOKS = {"embed": "embedding", "by_distance": "bias by distance", "bias": "bias", "visible": "mask"}
+HOOKS |= {"refine": "scores", "mix": "sum of values"}
 HEADINGS = {
     "name": "position=",
     "paper": "paper",
@@ -78,7 +79,9 @@ def _entry(name: str, settings: Mapping[str, Any], dims: Dims, tests: Mapping[st
         reach=f"{min(reaches):,} tokens" if reaches else "any",
         relative="yes" if all(scheme.relative for scheme in schemes) else "no",
         backends="reference, fused",
-        verified="; ".join((["its parts"] if composed else _sources(tests.get(name, []))) + _doubts(schemes[0])),
+        verified="; ".join(
+            (["its parts"] if composed and name not in tests else _sources(tests.get(name, []))) + _doubts(schemes[0])
+        ),
     )
 
 
@@ -109,6 +112,8 @@ def enters(scheme: PositionScheme, dims: Dims) -> list[str]:
 
 def cost(scheme: PositionScheme, dims: Dims) -> str:
     """How the fused backend serves it (model/attend.py)."""
+    if scheme.refine is not None or scheme.mix is not None:
+        return "the scores of 256 queries at a time"
     if scheme.bias is not None or (scheme.visible is not None and not scheme.relative):
         return "a mask for 256 queries at a time"
     if scheme.by_distance is not None or scheme.visible is not None:

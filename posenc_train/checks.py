@@ -139,6 +139,10 @@ NAME = Rule(  # runs/wandb holds W&B's own files, and a leading dot would hide t
     _as_text,
 )
 
+UNDER = Rule(
+    "one extension with a number as its scale, such as {pi: {scale: 4}}",
+    lambda v: isinstance(v, Mapping) and len(v) == 1 and isinstance(next(iter(v.values())), Mapping),
+)
 # Every key outside scheme, sampling, task and protocol. "" holds the keys at the top.
 RULES: dict[str, dict[str, Rule]] = {
     "": {
@@ -148,6 +152,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "factors": maybe(list_of(whole(1), "[1,2,4,8]")),
         "lengths": maybe(list_of(whole(1), "[128,512]")),
         "init": maybe(KEPT_PATH),
+        "under": maybe(UNDER),
         "run": PATH,
         "trust": FLAG,
         "gate": FRACTION,
@@ -185,7 +190,10 @@ RULES: dict[str, dict[str, Rule]] = {
         "workers": whole(0),
     },
     "logger": {"mode": one_of("offline", "online", "none")},
-    "experiment": {"grid": list_of(TEXT, "['position=nope,rope seed=0']")},
+    "experiment": {
+        "grid": list_of(TEXT, "['position=nope,rope seed=0']"),
+        "then": maybe(list_of(TEXT, "['position=nope optim.steps=50']")),
+    },
 }
 
 # Ranges for settings of classes of this package. A setting that is not here keeps the type of its YAML file.
@@ -208,9 +216,19 @@ CLASSES: dict[str, dict[str, Rule]] = {
     "Integer": {"by_train_length": FLAG, **FUSED},
     "Clipped": {"clip": whole(1), "shared": FLAG},
     "Log2": {"buckets": whole(2, 60)},
+    "Shaw": {"clip": whole(1), "sides": one_of("both", "key", "value"), "tied": FLAG},
+    "TransformerXl": {"untied": FLAG, "clamp": maybe(whole(1)), "memory": whole(0)},
     "Alibi": {"learned": FLAG},
     "Sandwich": {"width": whole(2), "first": whole(0, 1)},
     "Fire": {"hidden": whole(1), "init_c": POSITIVE, "init_l": maybe(whole(1)), "shared": FLAG},
+    "Fox": {"gate": one_of("data", "fixed"), "init": number("", lambda v: True), "t_min": POSITIVE, "t_max": POSITIVE},
+    "Cope": {"positions": whole(1), "divide": FLAG},
+    "PaTH": {"rank": whole(1), "taps": whole(1)},
+    "Dape": {
+        "parts": PARTS,
+        "hidden": whole(1),
+        "kernel": Rule("an odd integer of at least 1", lambda v: type(v) is int and v >= 1 and v % 2 == 1),
+    },
     "Stack": {"parts": PARTS},
     "Heads": {
         "parts": PARTS,
@@ -245,6 +263,7 @@ CLASSES: dict[str, dict[str, Rule]] = {
         "bpe": maybe(whole(257)),
         "processes": whole(1),
         "bos": FLAG,
+        "contiguous": FLAG,
         "windows": whole(1),
         **LONGEST,
     },
@@ -283,14 +302,30 @@ EXTENSIONS: dict[str, dict[str, Rule]] = {  # a setting that is not here keeps t
     },
     "abf": {"base": ABOVE_ONE},
     "logn": {},
+    "drope": {"scale": SCALE, "slope": AT_LEAST_ZERO},
+    "rerope": {"scale": SCALE, "window": maybe(whole(1)), "logn": FLAG},
+    "self_extend": {"scale": SCALE, "window": maybe(whole(1)), "group": maybe(whole(1))},
+    "lm_infinite": {"scale": SCALE, "first": whole(0), "local": maybe(whole(1))},
+    "sinks": {"scale": SCALE, "sinks": whole(0), "window": maybe(whole(1))},
 }
-ANYTHING = ("none", "logn")  # extensions that need no rotary positions
+ANYTHING = ("none", "logn", "drope")  # extensions that need no rotary positions
+TWO_SPAN = ("rerope", "self_extend", "lm_infinite", "sinks")  # which give far pairs of tokens other positions
+MASKING = ("lm_infinite", "sinks")  # those of them that hide keys as well, and so need no positions
+EMBEDDED = ("Sinusoidal", "Learned", "Integer")
+# Schemes that know no distance, or only to hide a pair.
+PLACELESS = ("Nope", "Logn", "Ssmax", "Window", "Blockwise", "HardAlibi", "Cope", "PaTH")
 ABOVE = {  # extension -> (a setting, the one that it must be above)
     "by_parts": ("beta", "alpha"),
     "yarn": ("beta_fast", "beta_slow"),
     "yarn_by_turns": ("beta", "alpha"),
 }
 SCORES = {"Text": ("nonoverlapping", "same_targets", "per_position"), "Copy": ("free_running",)}
+ONE_SIDED = {  # schemes for which nothing may come after the query
+    "Xpos": "xPos, which would grow towards the future",
+    "Fox": "FoX, which forgets the past and nothing else",
+    "Cope": "CoPE, which counts from a key on to the query",
+    "PaTH": "PaTH, which multiplies from a key on to the query",
+}
 ROTARY = ("Rope", "PRope", "Xpos", "Fope", "Pope")  # schemes that an extension can stretch
 SHORTEST = {"Copy": 5}  # tokens fed for one letter: (5 - 3) // 2
 
@@ -480,6 +515,8 @@ def _check_agreement(cfg: Mapping[str, Any]) -> None:
     _check_sampling(cfg)
     _check_extensions(cfg)
     _check_task(cfg)
+    _check_memory(cfg)
+    _check_under(cfg)
     _check_protocol(cfg)
 
 
@@ -518,11 +555,26 @@ def _check_scheme(cfg: Mapping[str, Any]) -> None:
             raise UserError(f"{key}.base={show(settings['base'])}: must be left out, since {one}")
         if scheme in ("Heads", "Layers"):
             _check_parts(cfg, key, settings)
-        if scheme == "Xpos" and not cfg["model"]["causal"]:
+        if scheme in ONE_SIDED and not cfg["model"]["causal"]:
             raise UserError(
-                f"model.causal=false: {key} is xPos, which would grow towards the future; "
-                "choose another scheme or model.causal=true"
+                f"model.causal=false: {key} is {ONE_SIDED[scheme]}; choose another scheme or model.causal=true"
             )
+        if scheme == "Fox":
+            _check_fox(key, settings)
+
+
+def _check_fox(key: str, settings: Mapping[str, Any]) -> None:
+    """Each gate has settings of its own."""
+    file = file_settings("position", "fox")
+    for name in ("init",) if settings["gate"] == "fixed" else ("t_min", "t_max"):
+        if settings[name] != file[name]:
+            other = "data" if settings["gate"] == "fixed" else "fixed"
+            told = f"is a setting of {key}.gate={other}, and the gate is {settings['gate']}"
+            raise UserError(f"{key}.{name}={show(settings[name])}: must be left out; it {told}")
+    if settings["t_max"] < settings["t_min"]:
+        raise UserError(
+            f"{key}.t_max={show(settings['t_max'])}: must be at least {key}.t_min={show(settings['t_min'])}"
+        )
 
 
 def _check_parts(cfg: Mapping[str, Any], key: str, settings: Mapping[str, Any]) -> None:
@@ -572,11 +624,31 @@ def _check_extensions(cfg: Mapping[str, Any]) -> None:
         able = ROTARY + ("Learned",) * (name == "pi")
         targets = list(_targets(cfg["position"]))
         ours = all(target in _by_target("position") for target in targets)
-        if name not in ANYTHING and ours and not any(_class_name(target) in able for target in targets):
+        if name in TWO_SPAN:
+            _check_two_span(cfg, name, [_class_name(target) for target in targets] if ours else [])
+        elif name not in ANYTHING and ours and not any(_class_name(target) in able for target in targets):
             raise UserError(nothing_to_extend(name, cfg["names"]["position"]))
 
 
+def _check_two_span(cfg: Mapping[str, Any], name: str, classes: list[str]) -> None:
+    position = cfg["names"]["position"]
+    if not cfg["model"]["causal"]:
+        raise UserError(f"model.causal=false: must be true with extension={name}, which is for distances to the past")
+    if set(classes) & set(EMBEDDED):
+        raise UserError(
+            f"extension={name}: position={position} enters the embedding, where positions cannot differ from pair to "
+            f"pair; choose one of {', '.join(ANYTHING)}, or a position that enters attention, such as rope or alibi"
+        )
+    if name not in MASKING and classes and not set(classes) - {*PLACELESS, "Stack", "Heads", "Layers"}:
+        raise UserError(nothing_to_extend(name, position))
+
+
 def nothing_to_extend(extension: str, position: str) -> str:
+    if extension in TWO_SPAN:
+        return (
+            f"extension={extension}: position={position} has no distances to change; "
+            f"choose one of {', '.join((*ANYTHING, *MASKING))}, or a position such as rope or alibi"
+        )
     return (
         f"extension={extension}: position={position} has no rotary positions to extend; "
         f"choose one of {', '.join(ANYTHING)}, or a rotary position such as rope"
@@ -603,6 +675,49 @@ def _check_task(cfg: Mapping[str, Any]) -> None:
     if kind(cfg, "task") and longest is not None and longest < max(asked):
         least = f"at least the longest evaluation length, {max(asked)}, or null for that"
         raise UserError(f"task.longest={longest}: must be {least}")
+
+
+def under(cfg: Mapping[str, Any]) -> tuple[str, dict[str, Any], int] | None:
+    """The extension that a model trains under, its settings with those of its file, and the trained length that it
+    extends; None: none."""
+    if cfg.get("under") is None:
+        return None
+    ((name, settings),) = cfg["under"].items()
+    whole = dict(file_settings("extension", name)) | settings
+    return name, whole, whole.pop("trained", cfg["train_length"])
+
+
+def _check_under(cfg: Mapping[str, Any]) -> None:
+    if cfg.get("under") is None:
+        return
+    ((name, settings),) = cfg["under"].items()
+    if name not in EXTENSIONS or name == "none":
+        others = [choice for choice in EXTENSIONS if choice != "none"]
+        raise UserError(join(f"under.{name}: no such extension;", nearest(name, others), choose(others)))
+    rules = EXTENSIONS[name] | {"trained": whole(1)}
+    _refuse_unknown(f"under.{name}", settings, rules)
+    _check_values(f"under.{name}", settings, rules)
+    if "scale" in EXTENSIONS[name] and settings.get("scale", "auto") == "auto":
+        raise UserError(f"under.{name}.scale=auto: must be a number of at least 1: a training has one scale")
+
+
+def _check_memory(cfg: Mapping[str, Any]) -> None:
+    """Segment recurrence: what comes before a segment must be what came before it in the text."""
+    key, memory = max(
+        ((key, s.get("memory") or 0) for key, _, s in schemes(cfg)), key=lambda pair: pair[1], default=("", 0)
+    )
+    if not memory:
+        return
+    told = f"{key}.memory={memory}; or {key}.memory=0"
+    for key, value, wanted in (
+        ("task.contiguous", cfg["task"].get("contiguous", kind(cfg, "task") == ""), True),
+        ("task.bos", cfg["task"].get("bos", False), False),
+        ("sampling", cfg["names"]["sampling"] if kind(cfg, "sampling") else "consecutive", "consecutive"),
+        ("model.causal", cfg["model"]["causal"], True),
+        ("trainer.devices", cfg["trainer"].get("devices", 1), 1),
+    ):
+        if value != wanted:
+            raise UserError(f"{key}={show(value)}: must be {show(wanted)} with {told}")
 
 
 def _check_protocol(cfg: Mapping[str, Any]) -> None:

@@ -47,6 +47,7 @@ from .checks import (
     run_exists,
     show,
     tidy,
+    under,
     unknown_key,
 )
 
@@ -62,8 +63,8 @@ Config = dict[str, Any]
 
 # Settings of a task and of a sampling that change no weight.
 UNTRAINED = {"task": ("longest", "eval_seed", "windows", "examples", "processes"), "sampling": ("draws",)}
-# What rows tell otherwise: by fingerprints of the training and the evaluation data.
-UNLABELLED = {("task", key) for key in (*UNTRAINED["task"], "path", "tokenizer")}
+# What rows tell otherwise: by fingerprints of the training and the evaluation data, and by the scheme's memory.
+UNLABELLED = {("task", key) for key in (*UNTRAINED["task"], "path", "tokenizer", "contiguous")}
 
 
 def training_config(cfg: Config) -> Config:
@@ -73,7 +74,7 @@ def training_config(cfg: Config) -> Config:
     for group, left_out in UNTRAINED.items():
         part[group] = {key: value for key, value in cfg[group].items() if key not in left_out}
     part["trainer"] = {"precision": cfg["trainer"]["precision"]}
-    return part
+    return part if cfg.get("under") is None else part | {"under": cfg["under"]}
 
 
 def cell_name(cfg: Config) -> str:
@@ -107,8 +108,12 @@ def label(cfg: Config, group: str) -> str:
     parts = list(cfg[group].get("parts", ()))
     if file and parts != list((file_settings(group, cfg["names"][group]) or {}).get("parts", ())):
         told.insert(0, f"parts={show(parts)}")  # others, or in another order
-    told = ", ".join(told)
-    return f"{name}({told})" if told else name
+    whole = f"{name}({', '.join(told)})" if told else name
+    if group == "position" and (trained := under(cfg)):
+        end, settings, length = trained
+        other = {} if length == cfg["train_length"] else {"trained": length}
+        whole += f" under {extension_label(end, settings | other)}"
+    return whole
 
 
 def extension_label(name: str, settings: Mapping[str, Any]) -> str:

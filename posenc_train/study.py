@@ -7,7 +7,7 @@ import runpy
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
@@ -43,15 +43,41 @@ def plan(cfg: Mapping[str, Any]) -> list[Cell]:
 
     Largest first, so that the last ones to end are short. Raises UserError for the first that cannot be.
     """
-    extra = [o for o in command_line() if o.lstrip("+~").partition("=")[0].split(".")[0] not in OWN]
-    cells = {}
-    for line in cfg["experiment"]["grid"]:
-        for overrides in expand(line, extra):
-            config = compose("train", overrides)
-            check(config)
-            cells[run_folder(config)] = Cell(overrides, config)
+    lines = cfg["experiment"]["grid"]
+    cells = _cells(overrides for line in lines for overrides in expand(line, _extra()))
     if not cells:
         raise UserError("experiment.grid=[]: must hold at least one line of overrides")
+    return cells
+
+
+def second_act(cfg: Mapping[str, Any], finished: Sequence[Cell]) -> list[Cell]:
+    """The cells of cfg.experiment.then: each line once for every finished cell, from whose weights it starts (init=),
+    and whose overrides hold where the line says nothing else."""
+    acts = []
+    for cell in finished:
+        for line in cfg["experiment"]["then"] or ():
+            for overrides in expand(line, _extra()):
+                said = {_key(override) for override in overrides}
+                kept = [o for o in cell.overrides if not {_key(o), _key(o).partition(".")[0]} & said]
+                acts.append([*kept, *overrides, f"init={cell.folder}"])
+    return _cells(acts)
+
+
+def _extra() -> list[str]:
+    """What the command line says to the cells."""
+    return [override for override in command_line() if _key(override).partition(".")[0] not in OWN]
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
+
+
+def _cells(jobs: Iterable[list[str]]) -> list[Cell]:
+    cells = {}
+    for overrides in jobs:
+        config = compose("train", overrides)
+        check(config)
+        cells[run_folder(config)] = Cell(overrides, config)
     return sorted(cells.values(), key=lambda cell: -cell.tokens)
 
 

@@ -5,6 +5,7 @@ import json
 import platform
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,15 @@ from posenc_train.model.attend import attend
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.alibi import Alibi
 from posenc_train.positions.base import Dims, PositionScheme, Span
+from posenc_train.positions.cope import Cope
 from posenc_train.positions.fire import Fire
+from posenc_train.positions.fox import Fox
 from posenc_train.positions.learned import Learned
 from posenc_train.positions.nope import Nope
+from posenc_train.positions.path import PaTH
 from posenc_train.positions.pope import Pope
 from posenc_train.positions.rope import Rope
+from posenc_train.positions.shaw import Shaw
 from posenc_train.positions.sinusoidal import Sinusoidal
 from posenc_train.positions.ssmax import Ssmax
 from posenc_train.positions.stack import Stack
@@ -46,6 +51,10 @@ KINDS = {  # hook -> the scheme that stands for it
     "bias": Fire,
     "visible, relative": Window,
     "visible": sinks,
+    "bias, of content": Fox,
+    "refine": Cope,
+    "refine, of content": PaTH,
+    "refine and mix": Shaw,
     "stack": stack,
 }
 
@@ -117,6 +126,7 @@ def agreement(kind: str, device: str, small: bool) -> dict:
             q = torch.randn(2, 4, span.queries, 64, dtype=dtype, requires_grad=True)
             k, v = (torch.randn(2, 4, span.keys, 64, dtype=dtype, requires_grad=True) for _ in range(2))
             leaves, w = [q, k, v, *scheme.parameters()], torch.randn_like(q)
+            span = replace(span, x=torch.randn(2, span.keys, 256))
             out = []
             for backend in ("fused", "reference"):
                 y = attend(q, k, v, scheme, span, backend)

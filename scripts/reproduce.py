@@ -15,6 +15,8 @@ def main(cfg: dict) -> None:
 
     cells = study.plan(cfg)
     failed = study.run(cells, cfg["jobs"])
+    if following := study.second_act(cfg, [cell for cell in cells if cell.folder not in failed]):
+        failed |= study.run(following, cfg["jobs"])
     folder = Path("runs", cells[0].config["study"])
     summary = report.of(folder)
     print(report.text(summary))

@@ -105,8 +105,8 @@ say "installing the versions of constraints.txt with $(if have_uv; then echo uv;
 goal=$(wanted)
 : >"$stamp"
 log=.venv/setup.log # downloads of 100 MB and more are shown as they start
-# torchscale, one file of which the tests compare with, comes without what it asks for (torchvision, fairscale).
-if ! { install -c constraints.txt -e '.[dev]' && install -c constraints.txt --no-deps torchscale; } 2>&1 | tee "$log" |
+# The tests compare with files of torchscale and fla-core, which come without what they ask for (torchvision, triton).
+if ! { install -c constraints.txt -e '.[dev]' && install -c constraints.txt --no-deps torchscale fla-core; } 2>&1 | tee "$log" |
   sed -nE 's/^ *(Downloading .*[( ]([0-9]{3,}(\.[0-9]+)? ?Mi?B|[0-9.]+ ?Gi?B)\)).*/setup:   \1/p' >&2; then
   { grep -E '(ERROR|[Ee]rror|cause):' "$log" || tail -n 6 "$log"; } | tail -n 6 | cut -c 1-400 >&2
   die "the installation failed (all of it: $here/$log). $(remedy) Then run this again."

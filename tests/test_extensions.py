@@ -13,7 +13,7 @@ import yaml
 from running import NANO, run
 
 from posenc_train.build import class_of, extend, scale_of
-from posenc_train.checks import ANYTHING, EXTENSIONS
+from posenc_train.checks import ANYTHING, EXTENSIONS, TWO_SPAN
 from posenc_train.config import CONF, UserError, check, compose, extension_label, run_folder
 from posenc_train.evaluation import longrope as searching
 from posenc_train.evaluation.run import evaluate_run, wanted
@@ -46,7 +46,7 @@ def fope(dims: Dims) -> Fope:
 
 
 ROTARY = (Rope, PRope, Xpos, fope, Pope)
-STRETCHING = [name for name in FILES if name not in ANYTHING]
+STRETCHING = [name for name in FILES if name not in (*ANYTHING, *TWO_SPAN)]
 
 
 def wide(length: int) -> Dims:
@@ -235,7 +235,7 @@ def test_scale_1_is_the_plain_scheme(name, scheme):
     same = {"base": plain.base} if name == "abf" else {}
     extended = under(name, plain, 1.0, **same)
     assert torch.equal(scores(extended, span), scores(plain, span))
-    if name not in ("none", "abf"):
+    if name not in ("none", "abf", *TWO_SPAN):  # the last act on scores: see test_two_span.py
         longer = under(name, plain, 4.0)
         assert not torch.allclose(scores(longer, Span.of(64)), scores(plain, Span.of(64)), atol=1e-3)
     if name == "abf":
@@ -403,7 +403,7 @@ def test_settings_that_make_no_sense_are_refused_when_built(name, settings, comp
         ("extension=[longrope] extension.longrope.tokens=true", "tokens=true: must be an integer of at least 1"),
         ("~extension.pi.scale extension=[pi]", "extension.pi.scale: is missing"),
         ("position=alibi extension=[none,yarn]", "extension=yarn: position=alibi has no rotary positions to extend; "
-         "choose one of none, logn, or a rotary position such as rope"),
+         "choose one of none, logn, drope, or a rotary position such as rope"),
         ("position=learned extension=[ntk]", "extension=ntk: position=learned has no rotary"),
         ("position=sinusoidal extension=[pi]", "extension=pi: position=sinusoidal has no rotary"),
         ("position=learned_t5 extension=[yarn]", "extension=yarn: position=learned_t5 has no rotary"),
@@ -601,7 +601,7 @@ def test_longrope_searches_training_text_once_and_keeps_what_it_finds(trained, m
     assert entry["loss"] <= min(entry["starts"].values()) and set(entry["starts"]) == {"pi", "ntk", "yarn"}
     # the loss on record, computed again from the training text by the plain forward
     full = yaml.safe_load((folder / "config.yaml").read_text()) | {"extension": cfg["extension"]}
-    inputs, targets = task.batch(full["seed"], 12, range(2), 64)
+    inputs, targets, _ = task.batch(full["seed"], 12, range(2), 64)
     schemes = extend(full, "longrope", model.positions, model.dims, 4.0, factors=entry["factors"])
     with torch.no_grad():
         logits = model.under(schemes)(inputs).double()

@@ -35,7 +35,7 @@ def test_every_check_runs_with_torch_numpy_and_jaxtyping_only(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stdout + done.stderr
     result = json.loads(out.read_text())
-    assert len(result) == 1 + 4 * 11 and all(value.get("ok", True) for value in result.values())
+    assert len(result) == 1 + 4 * 15 and all(value.get("ok", True) for value in result.values())
     assert result["long_evaluation: embed, learned"]["lengths"]["512"]["status"] == "beyond reach"
 
 

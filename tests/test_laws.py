@@ -21,6 +21,8 @@ from posenc_train.model.attend import attend
 from posenc_train.model.cache import Cache
 from posenc_train.model.transformer import Transformer, generate
 from posenc_train.positions.base import Dims, PositionScheme, Span
+from posenc_train.positions.cope import Cope
+from posenc_train.positions.dape import Dape
 from posenc_train.positions.fire import PAIRS, Fire
 
 # Settings that make another scheme of one: through all laws as well.
@@ -35,7 +37,18 @@ VARIANTS = {
     "integer": [{"by_train_length": True}],
     "alibi": [{"learned": True}],
     "t5": [{"shared": False}, {"by_root_d": True}],
+    "shaw": [{"sides": "key"}, {"sides": "value"}, {"tied": True}],
+    "transformer_xl": [{"untied": True}, {"clamp": 9}],
     "fire": [{"shared": True}],
+    "fox": [{"gate": "fixed"}, {"init": 5.0}],
+    "cope": [{"positions": 8}, {"divide": True, "positions": 8}],
+    "path": [{"rank": 4, "taps": 1}],
+    "dape": [
+        {"kernel": 3},
+        {"parts.over._target_": "posenc_train.positions.t5.T5"},
+        {"parts.over._target_": "posenc_train.positions.fire.Fire", "kernel": 3},
+        {"parts.over._target_": "posenc_train.positions.fox.Fox", "kernel": 3},
+    ],
     "rope": [{"pairing": "interleaved"}, {"fraction": 0.5}, {"single": 0.1}],
     "xpos": [{"pairing": "interleaved"}],
     "window": [{"window": 7}, {"window": 7, "sinks": 2}],
@@ -49,12 +62,20 @@ NOT_SHIFT = {
     "learned_t5": ABSOLUTE,
     "fope": "a mixture of frequencies is not a function of the distance",
     "fire": "beyond its threshold distances are divided by the query's position",
+    "dape(kernel=3, parts.over._target_=posenc_train.positions.fire.Fire)": "FIRE is not a function of the distance",
     "blockwise": "blocks begin at multiples of their size",
     "xpos_blockwise": "blocks begin at multiples of their size",
     "window(sinks=2, window=7)": "sinks are the first positions",
     "rope_window(parts.window.sinks=3, parts.window.window=5)": "sinks are the first positions",
 }
 NOT_BIDIRECTIONAL = dict.fromkeys(("xpos", "xpos_blockwise"), "its decay would be growth towards the future")
+NOT_BIDIRECTIONAL |= {
+    "cope": "keys are counted up to the query",
+    "fox": "what comes after a query is not forgotten",
+    "path": "the product ends at the query",
+    "dape(kernel=3, parts.over._target_=posenc_train.positions.fox.Fox)": "FoX is not either",
+}
+REACHED_BY_CONTENT = {"cope": "how far the gates count is for the content to say"}
 NOT_INDEPENDENT_OF_LENGTH = dict.fromkeys(("learned", "learned_t5"), "a row for every position is what it is")
 TRAINED = 24  # tokens
 DIMS = Dims(width=32, heads=4, head_width=8, layers=4, train_length=TRAINED)
@@ -110,7 +131,7 @@ def make(name: str, settings: dict, dims: Dims = DIMS, trained: bool = True) -> 
     if not dims.causal and exception(name, NOT_BIDIRECTIONAL):
         with pytest.raises(UserError, match="model.causal=false"):
             build_schemes(settings, dims)
-        pytest.skip(NOT_BIDIRECTIONAL[plain(name)])
+        pytest.skip(exception(name, NOT_BIDIRECTIONAL))
     schemes = build_schemes(settings, dims)
     if trained:
         with torch.no_grad():
@@ -190,6 +211,8 @@ def at(pos: torch.Tensor | None, where: slice) -> torch.Tensor | None:
 
 SPANS = [consecutive, gaps, documents, *(spans_of(name) for name in choices("sampling") if name != "consecutive")]
 WIDE = replace(DIMS, train_length=2 * TRAINED)  # where positions are drawn, a table must hold them
+# A gate's gradient is a sum over all pairs around it: either backend is 8e-6 off float64 (300 queries, 340 keys).
+GATES = {"fox": 2e-5}
 CALLS = [(20, 0), (9, 11), (1, 14), (300, 40)]  # queries, keys before them; the last in several chunks
 
 
@@ -201,7 +224,9 @@ def test_agreement(name, settings, kind, causal):
     for scheme, (queries, cached) in product(each(name, settings, dims), CALLS):
         if not causal and cached:
             continue  # nothing is cached where later tokens count
-        span, draw = kind(queries, cached, causal), torch.Generator().manual_seed(4)
+        draw = torch.Generator().manual_seed(4)
+        x = torch.randn(2, cached + queries, 32, generator=draw)
+        span = replace(kind(queries, cached, causal), x=x)
         q, w = (torch.randn(2, 4, queries, 8, generator=draw) for _ in range(2))
         k, v = (torch.randn(2, 4, cached + queries, 8, generator=draw) for _ in range(2))
         leaves = [x.requires_grad_() for x in (q, k, v)] + list(scheme.parameters())
@@ -213,7 +238,8 @@ def test_agreement(name, settings, kind, causal):
             assert (a is None) == (b is None)
             if a is not None:
                 # A parameter's gradient is a sum over all pairs, and its rounding that of its terms: by the norm.
-                assert torch.isfinite(a).all() and (close(a, b) if i < 4 else near(a, b))
+                within = GATES.get(plain(name), 1e-5)
+                assert torch.isfinite(a).all() and (close(a, b) if i < 4 else near(a, b, within))
 
 
 @law("Agreement")
@@ -362,7 +388,11 @@ def test_learning(name, settings, frozen, length, causal):
             assert parameter.grad is not None, f"{key} is used nowhere"
             assert torch.isfinite(parameter.grad).all(), key
             expected = unreached.get(key, torch.zeros_like(parameter, dtype=torch.bool))
-            assert torch.equal(parameter.grad == 0, expected), f"{key}: zero where it should not be, or the reverse"
+            untaught = parameter.grad == 0
+            if name in REACHED_BY_CONTENT and length == TRAINED:
+                assert (untaught >= expected).all() and not torch.equal(untaught, expected), REACHED_BY_CONTENT[name]
+            else:
+                assert torch.equal(untaught, expected), f"{key}: zero where it should not be, or the reverse"
     torch.optim.SGD(trained, lr=1.0).step()
     assert all(not torch.equal(old, new) for old, new in zip(before, trained, strict=True))
 
@@ -375,7 +405,7 @@ def test_precision_of_the_position_term(name, settings):
     for exact, cast in zip(each(name, settings, dims), each(name, settings, dims), strict=True):
         cast.to(torch.bfloat16)
         exact.to(torch.bfloat16).to(torch.float32)
-        for term in (_embedding, _rotation, _by_distance, _bias, _visible):
+        for term in (_embedding, _rotation, _by_distance, _bias, _visible, _refined, _mixed):
             a, b = term(exact), term(cast)
             if a is None:
                 continue
@@ -411,8 +441,26 @@ def _visible(scheme):
     return None if scheme.visible is None else scheme.visible(_last_two())[0].flatten(0, 1).T
 
 
+def _refined(scheme):
+    if scheme.refine is None:
+        return None
+    q, k, scores = (_drawn(1, 4, n, width) for n, width in ((2, 8), (8192, 8), (2, 8192)))
+    seen = torch.ones(1, 1, 2, 8192, dtype=torch.bool).tril(8190)
+    return scheme.refine(scores, q, k, seen, _last_two())[0].flatten(0, 1).T.detach()
+
+
+def _mixed(scheme):
+    if scheme.mix is None:
+        return None
+    return scheme.mix(_drawn(1, 4, 2, 8192).softmax(-1), _drawn(1, 4, 8192, 8), _last_two())[0].flatten(0, 1).detach()
+
+
 def _last_two() -> Span:
-    return Span(EVERYWHERE[-2:], EVERYWHERE, start=8190)
+    return Span(EVERYWHERE[-2:], EVERYWHERE, start=8190, x=_drawn(1, 8192, 32))
+
+
+def _drawn(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(7))
 
 
 @law("Precision")
@@ -420,10 +468,11 @@ def test_precision_of_attention(name, settings):
     """bfloat16 queries, keys and values at 8 times the length agree with float32 ones to 2e-2."""
     draw, n = torch.Generator().manual_seed(6), 8 * TRAINED
     q, k, v = (torch.randn(1, 4, n, 8, generator=draw).bfloat16() for _ in range(3))
+    span = replace(Span.of(n), x=torch.randn(1, n, 32, generator=draw))
     for scheme in each(name, settings):
         with torch.no_grad():
-            low = attend(q, k, v, scheme, Span.of(n))
-            high = attend(q.float(), k.float(), v.float(), scheme, Span.of(n), "reference")
+            low = attend(q, k, v, scheme, span)
+            high = attend(q.float(), k.float(), v.float(), scheme, span, "reference")
         assert low.dtype == torch.bfloat16 and close(low.float(), high, 2e-2)
 
 
@@ -459,19 +508,26 @@ def test_memory(name, settings):
     """No (query, key) matrix where distance decides alone: every tensor grows with the length, not with its square.
     Anything else builds one for 256 queries at a time."""
     n = 1024
-    for scheme in each(name, settings, replace(DIMS, train_length=n)):
-        relative = scheme.bias is None and (scheme.visible is None or scheme.relative)
+    for layer, scheme in enumerate(each(name, settings, replace(DIMS, train_length=n))):
+        pairs = scheme.bias or scheme.refine or scheme.mix
+        relative = not pairs and (scheme.visible is None or scheme.relative)
         q, k, v = torch.randn(3, 1, 4, n, 8)
+        span = replace(Span.of(n), x=torch.randn(1, n, 32))
         with torch.no_grad(), Storage() as seen:
-            attend(q, k, v, scheme, Span.of(n))
+            attend(q, k, v, scheme, span)
         matrix = 4 * n * n  # bytes of one float32 (query, key) matrix, for one head
         chunk = 1.05 * 4 * matrix * 256 / n  # of all heads
         if isinstance(scheme, Fire):
             chunk = max(chunk, 4 * PAIRS * len(scheme.inner))  # bytes of its hidden units, whatever the length
+        if isinstance(scheme, Cope):
+            chunk *= 2  # int64 indices
+        if isinstance(scheme, Dape):
+            chunk *= scheme.hidden / 4  # hidden units in place of heads
         assert seen.largest <= (matrix / 8 if relative else chunk)
-        with torch.no_grad(), Storage() as seen:
-            attend(q, k, v, scheme, Span.of(n), "reference")
-        assert seen.largest >= matrix  # what is looked for would be found
+        if layer == 0:
+            with torch.no_grad(), Storage() as seen:
+                attend(q, k, v, scheme, span, "reference")
+            assert seen.largest >= matrix  # what is looked for would be found
 
 
 @law("Reload")

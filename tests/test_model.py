@@ -245,7 +245,7 @@ def block(**options) -> Block:
 
 
 def through(made: Block, x: torch.Tensor) -> torch.Tensor:
-    return made(x, Nope(DIMS), Span.of(x.shape[1]), lambda k, v: (k, v), "fused")
+    return made(x, Nope(DIMS), Span.of(x.shape[1]), lambda k, v, x: (k, v, x), "fused")
 
 
 def test_qk_norm_takes_away_the_scale_of_q_and_of_k():

@@ -1,10 +1,8 @@
 """Rotary schemes and masks against independent implementations (installed for tests only), in float32."""
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
 
+import by_path
 import pytest
 import torch
 
@@ -131,22 +129,10 @@ def test_xpos_is_not_that_of_rotary_embedding_torch_with_cached_keys():
     assert torch.allclose((e @ f.mT)[:, :, 0], (a @ b.mT)[:, :, -1], atol=1e-3)
 
 
-@pytest.fixture(scope="module")
-def torchscale_xpos():
-    """One file of torchscale, by its path: the package's own imports want packages that nothing here needs."""
-    folders = [Path(folder, "torchscale/component/xpos_relative_position.py") for folder in sys.path]
-    file = next((file for file in folders if file.is_file()), None)
-    if file is None:
-        pytest.skip("torchscale is not installed")
-    spec = importlib.util.spec_from_file_location("xpos_relative_position", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.XPOS(WIDTH)
-
-
 @pytest.mark.verifies("xpos", "torchscale 0.3.0: XPOS")
 @pytest.mark.parametrize("cached", [0, 7, 39])
-def test_xpos_is_that_of_torchscale_also_with_a_cache(torchscale_xpos, cached):
+def test_xpos_is_that_of_torchscale_also_with_a_cache(cached):
+    torchscale_xpos = by_path.load("torchscale/component/xpos_relative_position.py").XPOS(WIDTH)
     q, k = Q[:, :, cached:].flatten(0, 1), K.flatten(0, 1)
     expected = torchscale_xpos(q, offset=cached) @ torchscale_xpos(k, downscale=True).mT
     found = xpos_scores(Span.of(N - cached, cached))

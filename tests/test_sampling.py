@@ -170,7 +170,7 @@ def test_a_batch_divided_among_devices_is_the_same_batch(cls):
         trainer = SimpleNamespace(
             global_rank=rank, global_step=5, strategy=SimpleNamespace(reduce=lambda value, reduce_op: value)
         )
-        module = SimpleNamespace(model=model, sampling=sampling, config={"seed": 1}, trainer=trainer)
+        module = SimpleNamespace(model=model, sampling=sampling, config={"seed": 1}, trainer=trainer, memory=None)
         return Training.training_step(module, Batch(ids[rows, :-1], ids[rows, 1:]), 0).item()
 
     whole, halves = loss(0, slice(0, 6)), [loss(0, slice(0, 3)), loss(1, slice(3, 6))]

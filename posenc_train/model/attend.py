@@ -6,6 +6,7 @@
                 bias and mask by distance alone       a Toeplitz view of one vector (toeplitz.py): no matrix
                 any other bias or mask, per-row positions or documents
                                                       a mask built for one chunk of queries at a time
+                scores or a sum of values of its own  the definition, for one chunk of queries at a time
 
 A query that sees no key (padding) gives 0.
 """
@@ -35,22 +36,41 @@ def attend(
     before the scheme may widen them. Autocast is off inside: biases stay float32 beside bfloat16 q, k and v."""
     scale = 1 / math.sqrt(q.shape[-1])
     with torch.autocast(q.device.type, enabled=False):
+        projected = q, k
         if scheme.rotate is not None:
             q, k = scheme.rotate(q, k, span)
         q, k = q.to(v.dtype), k.to(v.dtype)
-        ways = {"reference": reference, "fused": fused}
-        return ways[backend](q, k, v, scheme, span, scale)
+        if backend == "reference":
+            return reference(q, k, v, scheme, span, scale, *projected)
+        if scheme.refine is not None or scheme.mix is not None:
+            return chunked(q, k, v, scheme, span, scale, *projected)
+        return fused(q, k, v, scheme, span, scale)
 
 
-def reference(q, k, v, scheme: PositionScheme, span: Span, scale: float) -> Float[Tensor, "b h q d"]:
-    """softmax(scale q k^T + bias, over the visible keys) v."""
+def reference(q, k, v, scheme: PositionScheme, span: Span, scale: float, bare_q, bare_k) -> Float[Tensor, "b h q d"]:
+    """softmax(scale q k^T, refined, + bias, over the visible keys) v, or what the scheme mixes of the weights and v.
+
+    bare_q, bare_k: before they were rotated."""
     scores = scale * (q.float() @ k.float().mT)
+    seen = visible(scheme, span)
+    if scheme.refine is not None:
+        scores = scheme.refine(scores, bare_q.float(), bare_k.float(), seen, span)
     for bias in biases(scheme, span):
         scores = scores + bias
-    seen = visible(scheme, span)
     weights = scores.masked_fill(~seen, -math.inf).softmax(dim=-1)
     weights = weights.masked_fill(~seen, 0.0)  # a row that sees nothing is NaN until here
-    return (weights @ v.float()).to(v.dtype)
+    out = weights @ v.float() if scheme.mix is None else scheme.mix(weights, v.float(), span)
+    return out.to(v.dtype)
+
+
+def chunked(q, k, v, scheme: PositionScheme, span: Span, scale: float, bare_q, bare_k) -> Float[Tensor, "b h q d"]:
+    """The definition for a chunk of queries at a time: linear memory."""
+    out = []
+    for first in range(0, span.queries, CHUNK):
+        part, rows = span.chunk(first, min(first + CHUNK, span.queries)), slice(first, first + CHUNK)
+        k_, v_, bare = (x[:, :, : part.keys] for x in (k, v, bare_k))
+        out.append(reference(q[:, :, rows], k_, v_, scheme, part, scale, bare_q[:, :, rows], bare))
+    return torch.cat(out, dim=2)
 
 
 def visible(scheme: PositionScheme, span: Span) -> Bool[Tensor, "#b #h q k"]:

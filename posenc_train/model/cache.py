@@ -1,4 +1,5 @@
-"""What generation remembers: keys before rotation, values and positions, of every layer."""
+"""What is remembered of earlier tokens: by generation, keys before rotation, values and positions of every layer; by
+training on segments of one text, the layers' inputs."""
 
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ class Cache:
 
     keys: list[Float[Tensor, "b h k d"]] = field(default_factory=list)
     values: list[Float[Tensor, "b h k d"]] = field(default_factory=list)
+    inputs: list[Float[Tensor, "b k w"]] = field(default_factory=list)  # where the scheme reads content
     pos: Int[Tensor, "*b k"] | None = None
     doc: Int[Tensor, "b k"] | None = None
 
@@ -33,12 +35,42 @@ class Cache:
         self.pos, self.doc = pos, doc
         return pos, doc
 
-    def extend(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Adds this call's keys and values to a layer and returns all of them."""
-        if layer == len(self.keys):
-            self.keys.append(k)
-            self.values.append(v)
-        else:
-            self.keys[layer] = torch.cat([self.keys[layer], k], dim=2)
-            self.values[layer] = torch.cat([self.values[layer], v], dim=2)
-        return self.keys[layer], self.values[layer]
+    def extend(self, layer: int, k: Tensor, v: Tensor, x: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Adds this call's keys and values, and inputs if they are read, to a layer and returns all of them."""
+
+        def added(store: list[Tensor], new: Tensor, dim: int) -> Tensor:
+            if layer == len(store):
+                store.append(new)
+            else:
+                store[layer] = torch.cat([store[layer], new], dim=dim)
+            return store[layer]
+
+        return added(self.keys, k, 2), added(self.values, v, 2), None if x is None else added(self.inputs, x, 1)
+
+
+@dataclass
+class Memory:
+    """Segment recurrence (Dai et al. 2019, arXiv 1901.02860): the inputs of every layer for the last `size` tokens of
+    the segments before, without gradient. What is read off them changes with the weights; a cache holds what was."""
+
+    size: int
+    inputs: list[Float[Tensor, "b m w"]] = field(default_factory=list)
+    doc: Int[Tensor, "b m"] | None = None
+
+    @property
+    def length(self) -> int:
+        return self.inputs[0].shape[1] if self.inputs else 0
+
+    def before(self, layer: int, x: Float[Tensor, "b n w"]) -> Float[Tensor, "b k w"]:
+        """What a layer reads: what is remembered of its inputs, and these, which are remembered from now on."""
+        whole = torch.cat([self.inputs[layer], x], dim=1) if layer < len(self.inputs) else x
+        self.inputs[layer : layer + 1] = [whole[:, -self.size :].detach()]
+        return whole
+
+    def place(self, doc: Int[Tensor, "b n"] | None) -> Int[Tensor, "b k"] | None:
+        """The documents of all tokens. Raises ValueError when some calls name them and others do not."""
+        if self.inputs and (doc is None) != (self.doc is None):
+            raise ValueError("with a memory, documents are given at every call or at none")
+        whole = doc if doc is None or self.doc is None else torch.cat([self.doc, doc], dim=1)
+        self.doc = None if whole is None else whole[:, -self.size :]
+        return whole

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from posenc_train.model.attend import attend
-from posenc_train.model.cache import Cache
+from posenc_train.model.cache import Cache, Memory
 from posenc_train.positions.base import Dims, PositionScheme, Span
 
 
@@ -34,10 +34,15 @@ class Block(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "b n w"], scheme: PositionScheme, span: Span, remember, backend: str):
-        q, k, v = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        k, v = remember(self.k_norm(k), v)
-        mixed = attend(self.q_norm(q), k, v, scheme, span, backend)
+    def forward(
+        self, x: Float[Tensor, "b n w"], scheme: PositionScheme, span: Span, remember, backend: str, before=None
+    ):
+        """before: the layer's inputs with those that a memory holds in front; None: there is no memory."""
+        read = self.attention_norm(x if before is None else before)
+        q, k, v = self.qkv(read).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q = q[:, :, -x.shape[1] :]
+        k, v, read = remember(self.k_norm(k), v, read if scheme.reads_content else None)
+        mixed = attend(self.q_norm(q), k, v, scheme, replace(span, x=read), backend)
         x = x + self.dropout(self.out(mixed.transpose(1, 2).flatten(2)))
         up = self.up(self.mlp_norm(x))
         if self.gated:
@@ -97,6 +102,11 @@ class Transformer(nn.Module):
         """The longest context that the schemes can represent; None: any."""
         return min((scheme.reach for scheme in self.positions if scheme.reach is not None), default=None)
 
+    @property
+    def memory(self) -> int:
+        """Tokens of earlier segments that training reads."""
+        return max(scheme.memory for scheme in self.positions)
+
     def under(self, schemes: Sequence[PositionScheme]) -> "Transformer":
         """This model, its very parameters, under other schemes (an extension of its own); it stays as it is."""
         other = copy.copy(self)
@@ -118,12 +128,21 @@ class Transformer(nn.Module):
         pos: Int[Tensor, "*b n"] | None = None,
         doc: Int[Tensor, "b n"] | None = None,
         cache: Cache | None = None,
+        memory: Memory | None = None,
     ) -> Float[Tensor, "b n w"]:
         """The last layer's normalised output. pos None: consecutive, behind what the cache holds; doc None: one
-        document, else its number per token, -1 for padding. A cache is extended by these tokens.
+        document, else its number per token, -1 for padding. A cache is extended by these tokens; so is a memory, which
+        takes consecutive positions.
 
         Raises ValueError for a cache where later tokens change earlier ones."""
-        span = self._span(ids, pos, doc, cache)
+        if memory is None:
+            span = self._span(ids, pos, doc, cache)
+        else:
+            span, k_doc = Span.of(ids.shape[1], memory.length, ids.device), memory.place(doc)
+            if doc is not None and bool(
+                (k_doc != k_doc[:, :1]).any()
+            ):  # else one document, for which there are faster ways
+                span = replace(span, q_doc=doc, k_doc=k_doc)
         x = self.embed(ids)
         for layer, block in enumerate(self.blocks):
             scheme = self.scheme(layer)
@@ -132,15 +151,17 @@ class Transformer(nn.Module):
             if layer == 0:
                 x = self.dropout(x)
 
-            def remember(k, v, layer=layer):
-                return (k, v) if cache is None else cache.extend(layer, k, v)
+            def remember(k, v, read, layer=layer):
+                return (k, v, read) if cache is None else cache.extend(layer, k, v, read)
 
-            x = block(x, scheme, span, remember, self.backend)
+            x = block(x, scheme, span, remember, self.backend, memory and memory.before(layer, x))
         return self.norm(x)
 
-    def forward(self, ids: Int[Tensor, "b n"], pos=None, doc=None, cache: Cache | None = None):
+    def forward(
+        self, ids: Int[Tensor, "b n"], pos=None, doc=None, cache: Cache | None = None, memory: Memory | None = None
+    ):
         """Logits [b, n, vocab]; arguments as in `hidden`."""
-        return self.head(self.hidden(ids, pos, doc, cache))
+        return self.head(self.hidden(ids, pos, doc, cache, memory))
 
     def _span(self, ids, pos, doc, cache: Cache | None) -> Span:
         if cache is None:

@@ -32,6 +32,7 @@ class Span:
     start: index of the first query among the keys; under the causal mask query i may see key j if j <= start + i.
     q_doc, k_doc: the document of each token ([b, q], [b, k]); -1 is padding. None: one document.
     causal: whether there is that mask.
+    x: what the layer's queries, keys and values were projected from, at all keys, for schemes that read content.
     consecutive: the caller knows that q_pos[i] - k_pos[j] == start + i - j for every pair, so that a bias
         by distance is one vector. Never guessed from the values: that would cost a pass over them.
     """
@@ -43,6 +44,7 @@ class Span:
     k_doc: Int[Tensor, "b k"] | None = None
     consecutive: bool = False
     causal: bool = True
+    x: Float[Tensor, "b k w"] | None = None
 
     @classmethod
     def of(cls, length: int, cached: int = 0, device: torch.device | str | None = None, causal: bool = True) -> "Span":
@@ -92,6 +94,7 @@ class Span:
             start=self.start + first,
             q_doc=None if self.q_doc is None else self.q_doc[:, first:last],
             k_doc=None if self.k_doc is None else self.k_doc[:, :keys],
+            x=None if self.x is None else self.x[:, :keys],
         )
 
 
@@ -125,6 +128,19 @@ class PositionScheme(nn.Module):
     """(span) -> False where a query must not see a key that it otherwise might. Every query sees its own key. Asked
     for a chunk of queries at a time, or, where the scheme is `relative`, for one vector of distances."""
 
+    refine: Callable[..., Float[Tensor, "b h q k"]] | None = None
+    """(scores, q, k, seen, span) -> scores: those of the rotated q and k, scaled, before any bias; q, k as projected;
+    seen is True where the query sees the key. For a chunk of queries at a time, with all of their keys."""
+
+    mix: Callable[..., Float[Tensor, "b h q d"]] | None = None
+    """(weights, v, span) -> out, in place of weights @ v; weights are [b h q k]. For a chunk of queries, too."""
+
+    reads_content: bool = False
+    """Whether it wants the layer's input, `span.x`."""
+
+    memory: int = 0
+    """Tokens of earlier segments of the same text that training reads, without gradient (segment recurrence)."""
+
     shared: bool = True
     """One copy for all layers, or one per layer."""
 
@@ -133,6 +149,10 @@ class PositionScheme(nn.Module):
 
     linear: bool = True
     """Whether `rotate` is linear in q and in k, so that another rotation or a scale may come before it in a stack."""
+
+    replaces_scores: bool = False
+    """Whether `refine` computes the scores from q and k as projected, whatever they were, so that nothing in a stack
+    may rotate q and k or refine the scores before it."""
 
     relative: bool = True
     """Whether moving all positions by a constant changes nothing (the Shift law, or the proof that it fails)."""

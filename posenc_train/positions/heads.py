@@ -80,6 +80,36 @@ class Heads(Composition):
         ones = torch.ones(1, 1, span.queries, span.keys, dtype=torch.bool, device=span.q_pos.device)
         return self._by_head([ones if part.visible is None else part.visible(span) for part in self.parts.values()])
 
+    def refine(
+        self,
+        scores: Float[Tensor, "b h q k"],
+        q: Float[Tensor, "b h q d"],
+        k: Float[Tensor, "b h k d"],
+        seen: Bool[Tensor, "#b #h q k"],
+        span: Span,
+    ) -> Float[Tensor, "b h q k"]:
+        seen = seen.expand(-1, scores.shape[1], -1, -1)
+        split = (x.split(list(self.counts.values()), dim=1) for x in (scores, q, k, seen))
+        return torch.cat(
+            [
+                part[0] if scheme.refine is None else scheme.refine(*part, span)
+                for scheme, *part in zip(self.parts.values(), *split, strict=True)
+            ],
+            dim=1,
+        )
+
+    def mix(
+        self, weights: Float[Tensor, "b h q k"], v: Float[Tensor, "b h k d"], span: Span
+    ) -> Float[Tensor, "b h q d"]:
+        split = (x.split(list(self.counts.values()), dim=1) for x in (weights, v))
+        return torch.cat(
+            [
+                w @ v_ if scheme.mix is None else scheme.mix(w, v_, span)
+                for scheme, w, v_ in zip(self.parts.values(), *split, strict=True)
+            ],
+            dim=1,
+        )
+
     def _by_head(self, pieces: list[Tensor]) -> Tensor:
         rows = max(piece.shape[0] for piece in pieces)
         counts = self.counts.values()

@@ -1,4 +1,4 @@
-"""Several schemes at once: embeddings and rotations chain, biases add, masks intersect."""
+"""Several schemes at once: embeddings, rotations and refinements chain, biases add, masks intersect."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from posenc_train.positions.base import Dims, PositionScheme, Span
 
-HOOKS = ("embed", "rotate", "by_distance", "bias", "visible")
+HOOKS = ("embed", "rotate", "by_distance", "bias", "visible", "refine", "mix")
 Build = Callable[[Mapping[str, Any], Dims], list[PositionScheme]]  # settings, dims -> one scheme per layer
 
 
@@ -17,15 +17,20 @@ class Composition(PositionScheme):
     """A scheme made of named others; its hooks are those that any of them has, its facts follow from theirs."""
 
     paper = "a composition"
+    forwarded = HOOKS
+    """The hooks that only call those of the parts: None where no part has any."""
 
     def __init__(self, parts: Mapping[str, PositionScheme]):
         super().__init__()
         self.parts = nn.ModuleDict(parts)
-        for hook in HOOKS:
+        for hook in self.forwarded:
             if not self.having(hook):
                 setattr(self, hook, None)
         self.shared = all(part.shared for part in parts.values())
         self.relative = all(part.relative for part in parts.values())
+        self.reads_content = any(part.reads_content for part in parts.values())
+        self.memory = max(part.memory for part in parts.values())
+        self.replaces_scores = any(part.replaces_scores for part in parts.values())
         self.parameters_formula = (
             " + ".join(part.parameters_formula for part in parts.values() if part.parameters_formula != "0") or "0"
         )
@@ -58,18 +63,30 @@ def one_for_all(columns: Mapping[str, list[PositionScheme]]) -> bool:
 
 class Stack(Composition):
     """`Stack({"rope": Rope(dims), "window": Window(dims)})`. Raises ValueError when one part embeds before every
-    layer and another once, and for a part behind another rotation which is not linear in q and k (PoPE)."""
+    layer and another once, for a part behind another rotation which is not linear in q and k (PoPE), for a rotation
+    beside a part that computes the scores anew (PaTH), and for two parts that sum the values in ways of their own."""
 
     def __init__(self, parts: Mapping[str, PositionScheme]):
         super().__init__(parts)
         if len({part.every_layer for part in self.having("embed")}) > 1:
             raise ValueError("position.parts: embed all before every layer or all once (every_layer)")
         self.every_layer = any(part.every_layer for part in self.having("embed"))
+        if len(self.having("mix")) > 1:
+            mixers = [name for name, part in parts.items() if part.mix is not None]
+            raise ValueError(
+                f"position.parts: {' and '.join(mixers)} each sum the values in a way of their own; keep one"
+            )
         rotating = [name for name, part in parts.items() if part.rotate is not None]
         for name in rotating[1:]:
             if not parts[name].linear:
                 raise ValueError(f"position.parts.{name}: takes q and k as projected; put it before {rotating[0]}")
         self.linear = all(part.linear for part in parts.values())
+        for name in [name for name, part in parts.items() if part.replaces_scores]:
+            before = list(parts)[: list(parts).index(name)]
+            lost = rotating + [other for other in before if parts[other].refine is not None]
+            for other in [other for other in lost if other != name]:
+                remedy = "leave it out" if other in rotating else f"put it behind {name}"
+                raise ValueError(f"position.parts.{other}: is lost on {name}, which computes its own scores; {remedy}")
 
     @classmethod
     def assemble(cls, dims: Dims, build: Build, parts: Mapping[str, Any]) -> list["Stack"]:
@@ -101,3 +118,20 @@ class Stack(Composition):
         for mask in rest:
             first = first & mask
         return first
+
+    def refine(
+        self,
+        scores: Float[Tensor, "b h q k"],
+        q: Float[Tensor, "b h q d"],
+        k: Float[Tensor, "b h k d"],
+        seen: Bool[Tensor, "#b #h q k"],
+        span: Span,
+    ) -> Float[Tensor, "b h q k"]:
+        for part in self.having("refine"):
+            scores = part.refine(scores, q, k, seen, span)
+        return scores
+
+    def mix(
+        self, weights: Float[Tensor, "b h q k"], v: Float[Tensor, "b h k d"], span: Span
+    ) -> Float[Tensor, "b h q d"]:
+        return self.having("mix")[0].mix(weights, v, span)

@@ -20,6 +20,7 @@ class Batch(NamedTuple):
 
     inputs: Int64[Tensor, "b n"]
     targets: Int64[Tensor, "b n"]
+    doc: Int64[Tensor, "b n"] | None = None  # of what is fed; None: every row is a part of one document
 
 
 class Task:

@@ -16,7 +16,7 @@ import torch
 
 from posenc_train.config import UserError
 from posenc_train.tasks import corpus, tables, tokens
-from posenc_train.tasks.base import Batch, Task, generator
+from posenc_train.tasks.base import IGNORE, Batch, Task, generator
 from posenc_train.tasks.corpus import Documents
 from posenc_train.tasks.names import digest
 
@@ -40,6 +40,8 @@ class Text(Task):
     - processes: how many encode; it changes no id
     - bos: feed the mark `vocab` in place of a window's first id, in training and evaluation alike; never
       a target, counted by the length
+    - contiguous: row r of a training step goes on where row r of the step before ended, from document to document;
+      nothing is asked where a document ends
     - windows: number of evaluation windows; longest: their length, for whoever evaluates
     """
 
@@ -58,6 +60,7 @@ class Text(Task):
         bpe: int | None = None,
         processes: int = 1,
         bos: bool = False,
+        contiguous: bool = False,
         windows: int = 64,
         longest: int | None = None,
         eval_seed: int = 0,
@@ -74,7 +77,7 @@ class Text(Task):
             self._encode(tokenizer, bpe, processes, texts.names)
         self.vocab, self.marks = len(self.bytes_per_id), int(bos)
         self.begin = self.vocab if bos else None  # fed in place of a window's first id
-        self.count, self.longest, self.eval_seed = windows, longest, eval_seed
+        self.contiguous, self.count, self.longest, self.eval_seed = contiguous, windows, longest, eval_seed
         self._places: dict[int, np.ndarray] = {}
 
     def _encode(self, path: str | None, size: int | None, processes: int, names: Sequence[str] | None) -> None:
@@ -90,6 +93,8 @@ class Text(Task):
 
     def batch(self, seed: int, step: int, rows: range, length: int) -> Batch:
         """Windows of training documents, uniform over all places where one fits: documents by length."""
+        if self.contiguous:
+            return self._continued(seed, step, rows, length)
         ends = self._ends(length)
         # Drawn from the first row on, so that a row does not depend on which other rows are asked for.
         drawn = generator(seed, "train", step).random(rows.stop)[rows.start :]
@@ -101,6 +106,32 @@ class Text(Task):
         if self.begin is not None:
             inputs[:, 0] = self.begin
         return Batch(inputs, ids[:, 1:].contiguous())
+
+    def _continued(self, seed: int, step: int, rows: range, length: int) -> Batch:
+        """Every row reads all training documents in their order, again and again, from a place of its own."""
+        ends = np.cumsum(self.train.lengths)
+        firsts = (generator(seed, "streams", 0).random(rows.stop)[rows.start :] * ends[-1]).astype(np.int64)
+        ids, docs = [], []
+        for first in firsts + step * length:
+            id_, doc = self._stream(int(first), length + 1, ends)
+            ids.append(id_)
+            docs.append(doc)
+        ids, docs = (torch.from_numpy(np.stack(x)) for x in (ids, docs))
+        targets = ids[:, 1:].masked_fill(docs[:, 1:] != docs[:, :-1], IGNORE)
+        return Batch(ids[:, :-1].contiguous(), targets, docs[:, :-1].contiguous())
+
+    def _stream(self, first: int, size: int, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """`size` ids from place `first` of the endless text, and the number of the document of each."""
+        ids, docs = [], []
+        while size:
+            lap, place = divmod(first, int(ends[-1]))
+            index = int(np.searchsorted(ends, place, side="right"))
+            begin = place - int(ends[index] - self.train.lengths[index])
+            part = self.train[index][begin : begin + size].astype(np.int64)
+            ids.append(part)
+            docs.append(np.full(len(part), lap * len(ends) + index))
+            first, size = first + len(part), size - len(part)
+        return np.concatenate(ids), np.concatenate(docs)
 
     def windows(self, longest: int) -> np.ndarray:
         """Evaluation text [N, longest + 1]: windows inside validation documents, none overlapping another.

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posenc_train.model.cache import Memory
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.sampling import Sampling
 from posenc_train.tasks.base import IGNORE, Batch
@@ -21,12 +22,14 @@ class Training(L.LightningModule):
     def __init__(self, model: Transformer, sampling: Sampling, config: dict[str, Any], data: str):
         super().__init__()
         self.model, self.sampling, self.config, self.data = model, sampling, config, data
+        self.memory = Memory(model.memory) if model.memory else None
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         share, length = batch.inputs.shape
         first = self.trainer.global_rank * share  # which rows these are, as in Batches
         pos = self.sampling(range(first, first + share), length, self.config["seed"], self.trainer.global_step)
-        logits = self.model(batch.inputs, pos=None if pos is None else pos.to(batch.inputs.device))
+        pos = None if pos is None else pos.to(batch.inputs.device)
+        logits = self.model(batch.inputs, pos=pos, doc=batch.doc, memory=self.memory)
         total = F.cross_entropy(
             logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE, reduction="sum"
         )
@@ -49,9 +52,13 @@ class Training(L.LightningModule):
         checkpoint["rng"] = torch.get_rng_state()
         checkpoint["data"] = self.data
         checkpoint["weights"] = fingerprint(self.model.state_dict())
+        if self.memory is not None:
+            checkpoint["memory"] = {"inputs": self.memory.inputs, "doc": self.memory.doc}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.rng = checkpoint["rng"]
+        if self.memory is not None:
+            self.memory.inputs, self.memory.doc = (checkpoint["memory"][key] for key in ("inputs", "doc"))
 
     def on_train_start(self) -> None:
         # Last of all: what the trainer draws while it sets up must not count.
