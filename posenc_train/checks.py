@@ -23,15 +23,8 @@ NAMED = ("position", "sampling", "task", "model")  # groups whose choice is in c
 CLASS_GROUPS = ("position", "sampling", "task")  # groups whose settings go to a class
 MULTIPLE = ("extension", "protocol")  # groups of which several files can be chosen at once
 GROUPS = (*NAMED, *MULTIPLE, "optim", "trainer", "logger", "experiment")
-OPTIONAL = (
-    "run",
-    "trust",
-    "gate",
-    "jobs",
-    "experiment",
-    "format",
-    "only",
-)  # what a training configuration need not have
+# What a training configuration need not have.
+OPTIONAL = ("run", "trust", "gate", "jobs", "experiment", "format", "only")
 
 
 class UserError(Exception):
@@ -139,10 +132,21 @@ NAME = Rule(  # runs/wandb holds W&B's own files, and a leading dot would hide t
     _as_text,
 )
 
-UNDER = Rule(
-    "one extension with a number as its scale, such as {pi: {scale: 4}}",
-    lambda v: isinstance(v, Mapping) and len(v) == 1 and isinstance(next(iter(v.values())), Mapping),
-)
+
+def _one_extension(value: Any) -> bool:
+    return isinstance(value, Mapping) and len(value) == 1 and isinstance(next(iter(value.values())), Mapping)
+
+
+def _meant_extension(value: Any) -> Any:
+    """Settings as those of a chosen extension: 4.0 and 4 are one scale here too."""
+    if not _one_extension(value):
+        return value
+    ((name, settings),) = value.items()
+    rules = EXTENSIONS.get(name, {})
+    return {name: {key: rules[key].meant(v) if key in rules else v for key, v in settings.items()}}
+
+
+UNDER = Rule("one extension with a number as its scale, such as {pi: {scale: 4}}", _one_extension, _meant_extension)
 # Every key outside scheme, sampling, task and protocol. "" holds the keys at the top.
 RULES: dict[str, dict[str, Rule]] = {
     "": {

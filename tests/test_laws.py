@@ -78,7 +78,7 @@ NOT_BIDIRECTIONAL |= {
 REACHED_BY_CONTENT = {"cope": "how far the gates count is for the content to say"}
 NOT_INDEPENDENT_OF_LENGTH = dict.fromkeys(("learned", "learned_t5"), "a row for every position is what it is")
 TRAINED = 24  # tokens
-DIMS = Dims(width=32, heads=4, head_width=8, layers=4, train_length=TRAINED)
+DIMS = Dims(width=32, heads=4, head_width=8, layers=2, train_length=TRAINED)
 
 
 def plain(name: str) -> str:
@@ -124,10 +124,16 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 
 
+def deep(settings: dict, dims: Dims) -> Dims:
+    """As many layers as the pattern of a scheme is long, if it has one."""
+    return replace(dims, layers=max(dims.layers, len(settings.get("pattern", ()))))
+
+
 def make(name: str, settings: dict, dims: Dims = DIMS, trained: bool = True) -> list[PositionScheme]:
     """The scheme of every layer, with parameters as after some training: many begin at zero, which shows little.
     Skips what cannot be bidirectional, once it has been seen to refuse."""
     torch.manual_seed(0)
+    dims = deep(settings, dims)
     if not dims.causal and exception(name, NOT_BIDIRECTIONAL):
         with pytest.raises(UserError, match="model.causal=false"):
             build_schemes(settings, dims)
@@ -151,7 +157,7 @@ def model_with(
 ) -> Transformer:
     schemes = make(name, settings, dims, trained)
     torch.manual_seed(1)
-    return Transformer(dims, vocab=11, marks=2, schemes=schemes, attention=backend).eval()
+    return Transformer(deep(settings, dims), vocab=11, marks=2, schemes=schemes, attention=backend).eval()
 
 
 def tokens(rows: int, length: int, seed: int = 0) -> torch.Tensor:

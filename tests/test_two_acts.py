@@ -46,6 +46,8 @@ def test_what_a_model_is_trained_under_is_in_its_names():
     other = compose("train", [*words, "under={pi:{scale:8,trained:64}}"])
     assert len({cell_name(cfg) for cfg in (plain, one, other)}) == 3
     assert label(one, "position") == "rope under pi(scale=4, trained=128)"
+    spelt = compose("train", [*words, "under={pi:{scale:4.0,trained:128}}"])
+    assert cell_name(spelt) == cell_name(one)
     assert label(compose("train", ["under={pi:{scale:4}}"]), "position") == "rope under pi(scale=4)"
 
 

@@ -14,7 +14,7 @@ from posenc_train.checks import ANYTHING, TWO_SPAN, file_settings
 from posenc_train.config import UserError, check, compose, extension_label, run_folder
 from posenc_train.evaluation.run import evaluate_run
 from posenc_train.model import attend as attention
-from posenc_train.model.attend import attend, biases, visible
+from posenc_train.model.attend import attend, visible
 from posenc_train.model.cache import Cache
 from posenc_train.model.transformer import Transformer, generate
 from posenc_train.positions.alibi import Alibi, slopes
@@ -126,7 +126,7 @@ def tokens(rows: int, length: int) -> torch.Tensor:
 def distances(name: str, length: int, scale: float, dims: Dims = DIMS, **given) -> tuple[torch.Tensor, torch.Tensor]:
     """The distance that counts for every pair, and whether the key is seen."""
     scheme = under(name, Ruler(), scale, dims, **given)
-    (bias,) = biases(scheme, Span.of(length))
+    bias = scheme.added(Span.of(length))
     return bias[0, 0], visible(scheme, Span.of(length))[0, 0]
 
 
@@ -201,7 +201,8 @@ def test_attention_is_that_of_every_pair_alone(name, kind):
             score = turned[0] @ turned[1].mT / math.sqrt(8)
             if scheme.refine is not None:
                 score = scheme.refine(score, one_q, one_k, torch.ones(1, 1, 1, 1, dtype=torch.bool), pair)
-            scores[:, :, i, j] = (score + sum(biases(scheme, pair)))[..., 0, 0]
+            added = scheme.added(pair)
+            scores[:, :, i, j] = (score if added is None else score + added)[..., 0, 0]
             weight = torch.ones(2, 4, 1, 1)
             values[:, :, i, j] = (one_v if scheme.mix is None else scheme.mix(weight, one_v, pair))[:, :, 0]
     expected = (scores.softmax(-1)[..., None] * values).sum(-2)
@@ -231,7 +232,7 @@ def test_self_extend_has_the_distances_of_its_paper():
 def test_rerope_cuts_alibi_off():
     """-m min(d, window), which the plain scheme is up to the window."""
     alibi, distance = Alibi(DIMS), Span.of(N).distance()
-    (bias,) = biases(under("rerope", alibi, window=5), Span.of(N))
+    bias = under("rerope", alibi, window=5).added(Span.of(N))
     expected = -torch.tensor(slopes(4))[:, None, None] * distance.clamp(min=0, max=5)
     past = torch.ones(N, N, dtype=torch.bool).tril()
     assert torch.equal(bias[0][:, past], expected[:, past])

@@ -55,7 +55,8 @@ def reference(q, k, v, scheme: PositionScheme, span: Span, scale: float, bare_q,
     seen = visible(scheme, span)
     if scheme.refine is not None:
         scores = scheme.refine(scores, bare_q.float(), bare_k.float(), seen, span)
-    for bias in biases(scheme, span):
+    bias = scheme.added(span)
+    if bias is not None:
         scores = scores + bias
     weights = scores.masked_fill(~seen, -math.inf).softmax(dim=-1)
     weights = weights.masked_fill(~seen, 0.0)  # a row that sees nothing is NaN until here
@@ -78,17 +79,6 @@ def visible(scheme: PositionScheme, span: Span) -> Bool[Tensor, "#b #h q k"]:
     allowed = span.allowed()
     allowed = allowed[None, None] if allowed.ndim == 2 else allowed[:, None]
     return allowed if scheme.visible is None else allowed & scheme.visible(span)
-
-
-def biases(scheme: PositionScheme, span: Span) -> list[Float[Tensor, "#b #h q k"]]:
-    """What the scheme adds to the scaled scores of every pair."""
-    found = []
-    if scheme.by_distance is not None:
-        bias = scheme.by_distance(span.distance())
-        found.append(bias[None] if bias.ndim == 3 else bias.movedim(0, 1))
-    if scheme.bias is not None:
-        found.append(scheme.bias(span))
-    return found
 
 
 def fused(q, k, v, scheme: PositionScheme, span: Span, scale: float) -> Float[Tensor, "b h q d"]:
@@ -129,7 +119,8 @@ def masked(q, k, v, scheme: PositionScheme, span: Span, scale: float) -> Float[T
         seen = visible(scheme, part)
         blind = ~seen.any(dim=-1, keepdim=True)
         mask = torch.zeros(seen.shape, device=q.device).masked_fill(~(seen | blind), -math.inf)
-        for bias in biases(scheme, part):
+        bias = scheme.added(part)
+        if bias is not None:
             mask = mask + bias
         if q.device.type != "cpu":
             mask = mask.to(q.dtype)  # other devices' kernels want one type

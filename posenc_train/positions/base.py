@@ -166,6 +166,15 @@ class PositionScheme(nn.Module):
     parameters_formula: str = "0"
     """The number of learned parameters of one copy, in terms of the dims and the settings, for the catalogue."""
 
+    def added(self, span: Span) -> Float[Tensor, "#b #h q k"] | None:
+        """What is added to the scaled scores of every pair, by distance and otherwise; None where nothing is."""
+        bias = None if self.bias is None else self.bias(span)
+        if self.by_distance is not None:
+            by_distance = self.by_distance(span.distance())
+            by_distance = by_distance[None] if by_distance.ndim == 3 else by_distance.movedim(0, 1)
+            bias = by_distance if bias is None else by_distance + bias
+        return bias
+
     def unreached(self, length: int) -> dict[str, Tensor]:
         """Parameter name -> mask of the entries that no pair within `length` tokens reaches (no gradient)."""
         return {}

@@ -67,14 +67,6 @@ class Dape(Composition):
             cls(dims, {name: column[i] for name, column in columns.items()}, hidden, kernel) for i in range(dims.layers)
         ]
 
-    def base(self, span: Span) -> Float[Tensor, "#b #h q k"]:
-        """B."""
-        over, found = self.parts["over"], 0
-        if over.by_distance is not None:
-            bias = over.by_distance(span.distance())
-            found = bias[None] if bias.ndim == 3 else bias.movedim(0, 1)
-        return found if over.bias is None else found + over.bias(span)
-
     def refine(
         self,
         scores: Float[Tensor, "b h q k"],
@@ -83,7 +75,7 @@ class Dape(Composition):
         seen: Bool[Tensor, "#b #h q k"],
         span: Span,
     ) -> Float[Tensor, "b h q k"]:
-        base = self.base(span).float().expand_as(scores)
+        base = self.parts["over"].added(span).expand_as(scores)
         pairs = torch.cat([x.masked_fill(~seen, 0.0) for x in (scores, base)], dim=1)
         units = along_keys(pairs, self.inner.float()) + self.inner_bias.float()[:, None, None]
         units = F.leaky_relu(units).masked_fill(~seen.any(dim=1, keepdim=True), 0.0)

@@ -84,16 +84,7 @@ class TwoSpan(Composition):
         return torch.where(self.near(span), scores, far_scores)
 
     def bias(self, span: Span) -> Float[Tensor, "#b #h q k"]:
-        return torch.where(self.near(span), self._bias(span), self._bias(self.far(span)))
-
-    def _bias(self, span: Span) -> Float[Tensor, "#b #h q k"]:
-        found = []
-        if self.scheme.by_distance is not None:
-            bias = self.scheme.by_distance(span.distance())
-            found.append(bias[None] if bias.ndim == 3 else bias.movedim(0, 1))
-        if self.scheme.bias is not None:
-            found.append(self.scheme.bias(span))
-        return sum(found)
+        return torch.where(self.near(span), self.scheme.added(span), self.scheme.added(self.far(span)))
 
     def visible(self, span: Span) -> Bool[Tensor, "#b #h q k"]:
         if self.first is None:
