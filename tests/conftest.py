@@ -97,6 +97,7 @@ def pytest_configure(config):
         config.option.tbstyle, config.option.reportchars = "short", ""  # the verdict below is the last word
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the names
 def pytest_collection_modifyitems(config, items):
     for item in items:
         # A file's tests stay in one process, which makes its fixtures once; the laws, the most, are spread.

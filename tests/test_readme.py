@@ -91,6 +91,12 @@ def test_command_that_needs_more_is_composed(command):
     assert scripts or words[0] == "wandb" or words[-2:] == ["bash", "scripts/setup.sh"]
 
 
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process runs them all")
+def test_one_process_runs_the_commands(request):
+    """Two at once would train the same cells."""
+    assert request.node.nodeid.endswith("@test_readme.py")
+
+
 def test_the_two_commands_come_first():
     assert commands(needs=False)[:2] == ["bash scripts/quickstart.sh", "bash scripts/test.sh"]
     assert README.index("```sh") < 600
