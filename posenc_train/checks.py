@@ -202,6 +202,7 @@ RULES: dict[str, dict[str, Rule]] = {
 
 # Ranges for settings of classes of this package. A setting that is not here keeps the type of its YAML file.
 LONGEST = {"longest": maybe(whole(1)), "eval_seed": whole(0)}
+EXAMPLES = {"examples": whole(1), **LONGEST}  # of every task that asks
 PARTS = Rule(
     "schemes by name, each with its _target_, as in conf/position/rope_window.yaml",
     lambda v: isinstance(v, Mapping) and len(v) > 0 and all("_target_" in _as_mapping(part) for part in v.values()),
@@ -271,13 +272,14 @@ CLASSES: dict[str, dict[str, Rule]] = {
         "windows": whole(1),
         **LONGEST,
     },
-    "Copy": {"alphabet": whole(2), "examples": whole(1), **LONGEST},
+    "Copy": {"alphabet": whole(2), **EXAMPLES},
 }
 PROTOCOLS: dict[str, dict[str, Rule]] = {
     "nonoverlapping": {},
     "same_targets": {"k": maybe(whole(1))},
     "per_position": {},
     "free_running": {},
+    "teacher_forced": {},
 }
 SCALE = Rule(
     "a number of at least 1, or auto",
@@ -323,7 +325,8 @@ ABOVE = {  # extension -> (a setting, the one that it must be above)
     "yarn": ("beta_fast", "beta_slow"),
     "yarn_by_turns": ("beta", "alpha"),
 }
-SCORES = {"Text": ("nonoverlapping", "same_targets", "per_position"), "Copy": ("free_running",)}
+SCORES = {"Text": ("nonoverlapping", "same_targets", "per_position")}  # task -> its protocols; the others':
+ASKED = ("free_running", "teacher_forced")
 ONE_SIDED = {  # schemes for which nothing may come after the query
     "Xpos": "xPos, which would grow towards the future",
     "Fox": "FoX, which forgets the past and nothing else",
@@ -726,7 +729,8 @@ def _check_memory(cfg: Mapping[str, Any]) -> None:
 
 def _check_protocol(cfg: Mapping[str, Any]) -> None:
     task, chosen = cfg["names"]["task"], cfg["protocol"]
-    scores = SCORES.get(kind(cfg, "task"), chosen)
+    own = kind(cfg, "task")
+    scores = SCORES.get(own, ASKED if own else chosen)
     if not set(scores) & set(chosen):
         raise UserError(f"protocol=[{','.join(chosen)}]: does not score task={task}; {choose(scores)}")
     if "same_targets" in chosen and "same_targets" in scores:

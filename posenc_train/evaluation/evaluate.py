@@ -7,36 +7,19 @@ into n-windows from its end, so that the last targets are the same at every leng
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from posenc_train.model.transformer import Transformer, generate
+from posenc_train.evaluation.answers import answers
+from posenc_train.evaluation.measurement import LOGITS, TOKENS, Measurement, beyond
+from posenc_train.model.transformer import Transformer
 from posenc_train.positions.sampling import Consecutive, Sampling
+from posenc_train.tasks.asked import Asked
 from posenc_train.tasks.base import Task, digest
-
-TOKENS = 4096  # fed per forward: bounds memory, changes no number
-LOGITS = 4096  # positions whose logits exist at once
-
-Draws = Sequence[Int[Tensor, "n"] | None]  # positions of a row under each draw of a sampling; None: consecutive
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """What evaluation knows of a row; the run adds where it comes from."""
-
-    length: int
-    protocol: str
-    metric: str
-    total: float | None
-    count: int
-    unit: str
-    eval_hash: str
-    slice: dict = field(default_factory=dict)
-    status: str = "ok"
 
 
 def protocol_label(name: str, settings: Mapping, train_length: int) -> str:
@@ -69,25 +52,18 @@ def evaluate(
     """
     sampling = sampling or Consecutive()
     chosen = {name: settings for name, settings in protocols.items() if name in task.protocols}
-    generates = chosen.pop("free_running", None) is not None
-    windows = task.windows(longest) if chosen else None
+    windows = None if isinstance(task, Asked) or not chosen else task.windows(longest)
     was_training = model.training
     model.eval()
     try:
         for length in lengths:
             draws = [sampling.at_evaluation(length, draw) for draw in range(sampling.draws)]
-            if generates:
-                yield from free_running(model, task, length, tokens, draws)
-            if chosen:
+            if isinstance(task, Asked):
+                yield from answers(model, task, length, chosen, tokens, draws)
+            elif chosen:
                 yield from next_token(model, task, windows, length, chosen, train_length, tokens, draws)
     finally:
         model.train(was_training)
-
-
-def beyond(model: Transformer, length: int, draws: Draws) -> bool:
-    """Whether the length, or under one of the draws a position, is more than the schemes can represent."""
-    needed = max(length if pos is None else int(pos.max()) + 1 for pos in draws)
-    return model.reach is not None and needed > model.reach
 
 
 def next_token(model, task, windows, length, protocols, train_length, tokens, draws) -> Iterator[Measurement]:
@@ -176,47 +152,3 @@ def position_buckets(length: int, single: int = 64, most: int = 256) -> list[tup
         count = min(most, math.ceil(16 * math.log2(length / single)))
         edges += sorted({round(single * (length / single) ** (i / count)) for i in range(count)})
     return [(first, last - 1) for first, last in zip(edges, [*edges[1:], length], strict=True)]
-
-
-def free_running(model: Transformer, task: Task, length: int, tokens: int, draws: Draws) -> Iterator[Measurement]:
-    """Generates every answer from its prompt, greedily, one token more than the answer's letters.
-
-    exact: examples whose letters are all right. token: letters right; what comes after a premature end is wrong.
-    stops: examples whose first end mark stands right after the last letter. Each is the mean over the draws of
-    positions; a draw holds for prompt and answer.
-    """
-    examples = task.examples(length)
-    size = examples.size
-    common = {
-        "length": length,
-        "protocol": "free_running",
-        "eval_hash": examples.fingerprint,
-        "slice": {"size": size},
-    }
-    units = {"exact": "example", "token": "token", "stops": "example"}
-    if beyond(model, length, draws):
-        for metric, unit in units.items():
-            yield Measurement(metric=metric, unit=unit, total=None, count=0, status="beyond reach", **common)
-        return
-    marks = [marked(said(model, examples, max(1, 4 * tokens // length), pos), examples, task.end) for pos in draws]
-    for metric, unit in units.items():
-        total = sum(float(of_draw[metric].sum()) for of_draw in marks) / len(draws)
-        yield Measurement(metric=metric, unit=unit, total=total, count=marks[0][metric].numel(), **common)
-
-
-def said(model: Transformer, examples, batch: int, pos: Int[Tensor, "n"] | None) -> Int[Tensor, "b m"]:
-    """What the model generates, one token more than the answer's letters. pos: of prompt and answer together, which
-    may be fewer tokens than there are positions."""
-    device = next(model.parameters()).device
-    pos = None if pos is None else pos.to(device)
-    parts = [part.to(device) for part in examples.prompts.split(batch)]
-    return torch.cat([generate(model, part, examples.size + 1, pos).cpu() for part in parts])
-
-
-def marked(answer: Int[Tensor, "b m"], examples, end: int) -> dict[str, Bool[Tensor, "*b"]]:
-    """Metric -> what of an answer is right."""
-    size = examples.size
-    running = (answer == end).cumsum(1) == 0  # no end mark up to here
-    right = (answer == examples.answers)[:, :size] & running[:, :size]
-    stops = running[:, :size].all(1) & (answer[:, size] == end)
-    return {"exact": right.all(1), "token": right, "stops": stops}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from posenc_train.model.attend import attend
@@ -181,17 +181,27 @@ class Transformer(nn.Module):
 
 
 @torch.no_grad()
+def answer(
+    model: Transformer, ids: Int[Tensor, "b n"], asked: Bool[Tensor, "n"], pos: Int[Tensor, "*b n"] | None = None
+) -> Int[Tensor, "b m"]:
+    """What the model says at the asked places of a sequence, the most likely token each time, fed back through the
+    cache. What is not asked is fed as it stands; what stands at asked places is not read. Ties go to the lowest id.
+
+    asked: not the first. pos: of the whole sequence, drawn once; None: consecutive.
+    """
+    cache, out, fed, waiting = Cache(), [], 0, ids[:, :0]
+    for place in asked.nonzero()[:, 0].tolist():
+        waiting = torch.cat([waiting, ids[:, fed + waiting.shape[1] : place]], dim=1)
+        here = None if pos is None else pos[..., fed : fed + waiting.shape[1]]
+        fed += waiting.shape[1]
+        waiting = model.head(model.hidden(waiting, pos=here, cache=cache)[:, -1:]).argmax(-1)
+        out.append(waiting)
+    return torch.cat(out, dim=1)
+
+
 def generate(
     model: Transformer, prompt: Int[Tensor, "b n"], steps: int, pos: Int[Tensor, "*b m"] | None = None
 ) -> Int[Tensor, "b steps"]:
-    """The most likely token, `steps` times, each fed back through the cache. Ties go to the lowest id.
-
-    pos, if given, holds the positions of prompt and answer together, drawn once.
-    """
-    cache, ids, out, fed = Cache(), prompt, [], 0
-    for _ in range(steps):
-        here = None if pos is None else pos[..., fed : fed + ids.shape[1]]
-        fed += ids.shape[1]
-        ids = model.head(model.hidden(ids, pos=here, cache=cache)[:, -1:]).argmax(-1)
-        out.append(ids)
-    return torch.cat(out, dim=1)
+    """The answer of `steps` tokens to a prompt. pos: of both together."""
+    whole = torch.cat([prompt, prompt.new_zeros(len(prompt), steps)], dim=1)
+    return answer(model, whole, torch.arange(whole.shape[1]) >= prompt.shape[1], pos)

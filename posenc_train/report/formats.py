@@ -19,6 +19,7 @@ WORDS = {
     "same_targets": " (the same last k targets, with growing context)",
     "nonoverlapping": " (every target, in windows side by side)",
     "free_running": " (the model's own generation)",
+    "teacher_forced": " (with the right answer so far)",
 }
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 TASKS = ("text", "copy")  # the order of tables; anything else follows by name
-PROTOCOLS = ("same_targets", "nonoverlapping", "free_running")
+PROTOCOLS = ("same_targets", "nonoverlapping", "free_running", "teacher_forced")
 QUANTITIES = ("perplexity", "bits per byte", "token accuracy", "exact match", "stopping")
 SCHEMES = (  # those of the quickstart, then others by family; anything else follows by name
     "nope", "sinusoidal", "learned", "rope", "alibi", "t5", "integer", "p_rope", "xpos", "fope", "pope",

@@ -1,0 +1,35 @@
+"""What evaluation yields, and what its parts share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from jaxtyping import Int
+from torch import Tensor
+
+from posenc_train.model.transformer import Transformer
+
+TOKENS = 4096  # fed per forward: bounds memory, changes no number
+LOGITS = 4096  # positions whose logits exist at once
+
+Draws = Sequence[Int[Tensor, "n"] | None]  # positions of a row under each draw of a sampling; None: consecutive
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What evaluation knows of a row; the run adds where it comes from."""
+
+    length: int
+    protocol: str
+    metric: str
+    total: float | None
+    count: int
+    unit: str
+    eval_hash: str
+    slice: dict = field(default_factory=dict)
+    status: str = "ok"
+
+
+def beyond(model: Transformer, length: int, draws: Draws) -> bool:
+    """Whether the length, or under one of the draws a position, is more than the schemes can represent."""
+    needed = max(length if pos is None else int(pos.max()) + 1 for pos in draws)
+    return model.reach is not None and needed > model.reach

@@ -1,0 +1,151 @@
+"""Tasks that ask: sequences of tokens some of which the model must say. A task of this kind is how one sequence of a
+given size is written; batches, splits and evaluation examples are here.
+
+No example of training is one of evaluation or validation, whatever the alphabet: the contents of a sequence decide to
+which split it belongs (a sixteenth each to evaluation and validation), and what was drawn for another is drawn again.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, UInt64
+from torch import Tensor
+
+from posenc_train.config import UserError
+from posenc_train.tasks.base import IGNORE, Batch, Task, digest
+from posenc_train.tasks.draw import Draw, mixed
+
+SHARES = 16  # of all sequences: the first is evaluation's, the second validation's, the others training's
+SPLITS = ("evaluation", "validation")
+ATTEMPTS = 1000  # at a sequence of the right split: where there is one in a hundred, all but one in 20,000 find it
+BLOCK = 4096  # sequences written at once, which bounds the memory
+
+
+class Sequences(NamedTuple):
+    """ids[i]: a whole sequence, prompt and answers; slices: what the rows may be told apart by, such as a depth."""
+
+    ids: Int[np.ndarray, "b n"]
+    slices: Mapping[str, np.ndarray] = {}  # name -> a value for each row
+
+
+class Examples(NamedTuple):
+    """What an evaluation asks: the model must say ids[:, asked], having been fed all that stands before."""
+
+    ids: Int[Tensor, "b n"]
+    asked: Bool[Tensor, "n"]
+    size: int
+    slices: Mapping[str, np.ndarray]
+    fingerprint: str
+
+
+class Asked(Task):
+    """The interface: `write`, `asked`, `tokens`, and the largest `size` for a length.
+
+    A sequence's size is what the task counts by (letters, pairs, …); all sequences of one size have one layout.
+    """
+
+    protocols = ("free_running", "teacher_forced")
+    unit = "token"
+    least = 1  # the smallest size
+    name: str  # in messages
+    vocab: int
+    marks: int
+    end: int | None = None  # the id that ends an answer, asked for last; None: answers have a known number of tokens
+    filler: int  # the id that is fed behind a sequence shorter than its batch
+    disjoint = True  # by the contents of sequences; False: the task sees to it itself
+
+    def __init__(self, examples: int = 128, longest: int | None = None, eval_seed: int = 0):
+        self.count, self.longest, self.eval_seed = examples, longest, eval_seed
+
+    def tokens(self, size: int) -> int:
+        """The number of tokens of a sequence."""
+        raise NotImplementedError
+
+    def size(self, length: int) -> int:
+        """The largest size whose sequences fit `length` fed tokens. Raises UserError below the shortest length."""
+        self._long_enough(length)
+        size = self.least
+        while self.tokens(size + 1) <= length:
+            size += 1
+        return size
+
+    def asked(self, size: int) -> Bool[np.ndarray, "n"]:
+        """Which tokens of a sequence the model must say; never the first."""
+        raise NotImplementedError
+
+    def write(self, draw: Draw, size: int) -> Sequences:
+        """A sequence for every row of the draw."""
+        raise NotImplementedError
+
+    @property
+    def shortest(self) -> int:
+        return self.tokens(self.least)
+
+    def _long_enough(self, length: int) -> None:
+        if length < self.shortest:
+            raise UserError(f"length {length}: the smallest length of {self.name} is {self.shortest} tokens")
+
+    def sequences(self, seed: int, split: str, step: int, rows: Int[np.ndarray, "b"], size: int) -> Sequences:
+        """The rows' sequences, all of one size, in the smallest unsigned type that holds the ids.
+
+        Raises UserError when the split has no sequences of this size.
+        """
+        ids = np.empty((len(rows), self.tokens(size)), np.min_scalar_type(self.vocab + self.marks))
+        slices: dict[str, np.ndarray] = {}
+        for first in range(0, len(rows), BLOCK):
+            part = rows[first : first + BLOCK]
+            waiting = np.arange(len(part))
+            for attempt in range(ATTEMPTS):
+                written = self.write(Draw(seed, split, step, part[waiting], attempt), size)
+                ids[first + waiting] = written.ids
+                for name, values in written.slices.items():
+                    slices.setdefault(name, np.empty(len(rows), values.dtype))[first + waiting] = values
+                waiting = waiting[self.disjoint & (split_of(written.ids) != split)]
+                if not len(waiting):
+                    break
+            else:
+                raise UserError(
+                    f"task={self.name}: too few different sequences of size {size} for a split of their own to "
+                    f"{split}: give a larger alphabet or a greater length"
+                )
+        return Sequences(ids, slices)
+
+    def sizes(self, draw: Draw, length: int) -> Int[np.ndarray, "b"]:
+        """The sizes of training rows: uniform over those that fit."""
+        return self.least + draw.integers(self.size(length) - self.least + 1)
+
+    def batch(self, seed: int, step: int, rows: range, length: int) -> Batch:
+        index = np.arange(rows.start, rows.stop)
+        sizes = self.sizes(Draw(seed, "sizes", step, index), length)
+        inputs = np.full((len(rows), length), self.filler)
+        targets = np.full((len(rows), length), IGNORE)
+        for size in np.unique(sizes):
+            here = sizes == size
+            ids = self.sequences(seed, "training", step, index[here], int(size)).ids.astype(np.int64)
+            end, asked = ids.shape[1], self.asked(int(size))
+            inputs[here, :end] = ids
+            targets[here, : end - 1] = np.where(asked[1:], ids[:, 1:], IGNORE)
+        return Batch(torch.from_numpy(inputs), torch.from_numpy(targets))
+
+    def examples(self, length: int) -> Examples:
+        """The evaluation examples of a length: the same for every scheme, fixed by (size that fits, eval_seed)."""
+        size = self.size(length)
+        ids, slices = self.sequences(self.eval_seed, "evaluation", size, np.arange(self.count), size)
+        ids = ids.astype(np.int64)
+        return Examples(torch.from_numpy(ids), torch.from_numpy(self.asked(size)), size, slices, digest(ids))
+
+
+def split_of(ids: Int[np.ndarray, "b n"]) -> np.ndarray:
+    """The split to which each sequence belongs, by its contents."""
+    share = hashed(ids) % np.uint64(SHARES)
+    return np.select([share == number for number in range(len(SPLITS))], SPLITS, "training")
+
+
+def hashed(ids: Int[np.ndarray, "b n"]) -> UInt64[np.ndarray, "b"]:
+    """64 bits for every sequence: a polynomial in its ids, mixed."""
+    whole = np.full(len(ids), ids.shape[1], np.uint64)
+    for column in ids.T:
+        whole = whole * np.uint64(0xD6E8FEB86659FD93) + column.astype(np.uint64) + np.uint64(1)
+    return mixed(whole)
