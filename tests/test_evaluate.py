@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from posenc_train.evaluation import evaluate as evaluate_module
-from posenc_train.evaluation.evaluate import evaluate, position_buckets, protocol_label
+from posenc_train.evaluation.evaluate import evaluate, position_buckets
+from posenc_train.evaluation.protocols import protocol_label
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.alibi import Alibi
 from posenc_train.positions.base import Dims

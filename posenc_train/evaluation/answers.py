@@ -8,34 +8,38 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from posenc_train.evaluation.measurement import LOGITS, Draws, Measurement, beyond
-from posenc_train.model.transformer import Transformer, answer
+from posenc_train.evaluation.measurement import LOGITS, Draws, Measurement, attempted
+from posenc_train.model.transformer import Transformer, answer, said_by
 from posenc_train.tasks.asked import Asked, Examples
 
 UNITS = {"exact": "example", "token": "token", "stops": "example"}
 
 
 def answers(
-    model: Transformer, task: Asked, length: int, protocols: Mapping[str, Mapping], tokens: int, draws: Draws
+    model: Transformer,
+    task: Asked,
+    length: int,
+    protocols: Mapping[str, Mapping],
+    tokens: int,
+    draws: Draws,
+    status: str | None = None,
 ) -> Iterator[Measurement]:
     """exact: examples whose answers are all right. token: answer tokens right; what comes after a premature end is
     wrong. stops, where answers end with a mark and are the model's own: examples whose first end mark stands where it
     should. The end mark counts for `stops` alone.
 
     Each is the mean over the draws of positions; a draw holds for prompt and answer. Where the task tells its examples
-    apart (by depth, …), each value's own measurements follow those of all.
+    apart (by depth, …), each value's own measurements follow those of all. status: why nothing is run, if so.
     """
     examples = task.examples(length)
-    marks = {name: [] for name in protocols}
-    if not beyond(model, length, draws):
-        for pos in draws:
-            for name in protocols:
-                said = spoken(model, examples, name, tokens, pos)
-                marks[name].append(marked(said, examples, task.end, name == "free_running"))
     parts = [({}, np.full(len(examples.ids), True))]
     for name, values in examples.slices.items():
         parts += [({name: value.item()}, values == value) for value in np.unique(values)]
     for name in protocols:
+        said, why = None, status
+        if status is None:
+            said, why = attempted(lambda name=name: [spoken(model, examples, name, tokens, pos) for pos in draws])
+        marks = [marked(of_draw, examples, task.end, name == "free_running") for of_draw in said or ()]
         metrics = [m for m in UNITS if m != "stops" or (name == "free_running" and task.end is not None)]
         for metric in metrics:
             for part, rows in parts:
@@ -47,9 +51,9 @@ def answers(
                     "eval_hash": examples.fingerprint,
                     "slice": {"size": examples.size, **part},
                 }
-                found = [of_draw[metric][rows] for of_draw in marks[name]]
+                found = [of_draw[metric][rows] for of_draw in marks]
                 if not found:
-                    yield Measurement(total=None, count=0, status="beyond reach", **common)
+                    yield Measurement(total=None, count=0, status=why, **common)
                     continue
                 total = sum(float(right.sum()) for right in found) / len(found)
                 yield Measurement(total=total, count=found[0].numel(), **common)
@@ -59,7 +63,8 @@ def answers(
 def spoken(
     model: Transformer, examples: Examples, protocol: str, tokens: int, pos: Int[Tensor, "n"] | None
 ) -> Int[Tensor, "b m"]:
-    """What the model says at the asked places; `tokens` are fed at once."""
+    """What the model says at the asked places; `tokens` are fed at once. Raises FloatingPointError where it says
+    nothing: its logits are not finite."""
     device = next(model.parameters()).device
     length = examples.ids.shape[1]
     pos = None if pos is None else pos[:length].to(device)  # a sequence may be shorter than the length it is for
@@ -73,7 +78,7 @@ def spoken(
             continue
         before = examples.asked[1:].to(device)
         hidden = model.hidden(part[:, :-1], pos=None if pos is None else pos[:-1])[:, before]
-        words = [model.head(some).argmax(-1) for some in hidden.flatten(0, 1).split(LOGITS)]
+        words = [said_by(model.head(some)) for some in hidden.flatten(0, 1).split(LOGITS)]
         said.append(torch.cat(words).view(len(part), -1).cpu())
     return torch.cat(said)
 

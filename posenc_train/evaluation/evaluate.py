@@ -1,37 +1,30 @@
 """Scores a trained model: a pure function from (model, task, lengths, protocols) to measurements.
 
-Sums and counts in float64; dividing is the report's business. One forward per length serves every protocol that
-scores next-token losses: the evaluation text is N windows of the longest length, and at length n each window is cut
-into n-windows from its end, so that the last targets are the same at every length.
+Sums and counts in float64; dividing is the report's business. Every window of the evaluation text that some protocol
+asks for is fed once, whatever the number of protocols. The evaluation text is N texts of the longest length, so that
+the last targets are the same at every length.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from posenc_train.evaluation.answers import answers
-from posenc_train.evaluation.measurement import LOGITS, TOKENS, Measurement, beyond
+from posenc_train.evaluation.measurement import LOGITS, TOKENS, Draws, Measurement, attempted, beyond
+from posenc_train.evaluation.protocols import Cuts, applies, cuts, protocol_label, resolved, where
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.sampling import Consecutive, Sampling
+from posenc_train.positions.stack import Stack
+from posenc_train.positions.window import Window
 from posenc_train.tasks.asked import Asked
 from posenc_train.tasks.base import Task, digest
 
-
-def protocol_label(name: str, settings: Mapping, train_length: int) -> str:
-    """Name and settings in one string: "same_targets(k=64)". k None is half the training length."""
-    if name == "same_targets":
-        return f"same_targets(k={last_targets(settings, train_length)})"
-    return name
-
-
-def last_targets(settings: Mapping, train_length: int) -> int:
-    k = settings.get("k")
-    return max(1, train_length // 2) if k is None else k
+WHOLE = ("nonoverlapping", "sliding")  # protocols that score whole texts: their loss is told by byte and word as well
 
 
 def evaluate(
@@ -43,12 +36,15 @@ def evaluate(
     longest: int,
     tokens: int = TOKENS,
     sampling: Sampling | None = None,
+    status: str | None = None,
 ) -> Iterator[Measurement]:
     """Measurements of the protocols (name -> settings) that apply to the task, at every length, in order.
 
-    longest: the length of the evaluation windows. tokens: fed per forward. sampling: gives the positions (None:
+    longest: the length of the evaluation texts. tokens: fed per forward. sampling: gives the positions (None:
     consecutive); where it draws them, every total is the mean of those under each of its draws. A length, or a
-    position drawn for it, beyond the scheme's reach is reported as such and not run. The model is left as it was.
+    position drawn for it, beyond the scheme's reach is reported as such and not run; so is what needs more memory than
+    there is, and the rest is measured. status: for all of them, where it is known beforehand; nothing is run.
+    The model is left as it was.
     """
     sampling = sampling or Consecutive()
     chosen = {name: settings for name, settings in protocols.items() if name in task.protocols}
@@ -58,70 +54,132 @@ def evaluate(
     try:
         for length in lengths:
             draws = [sampling.at_evaluation(length, draw) for draw in range(sampling.draws)]
+            why = status or ("beyond reach" if beyond(model, length, draws) else None)
             if isinstance(task, Asked):
-                yield from answers(model, task, length, chosen, tokens, draws)
+                yield from answers(model, task, length, chosen, tokens, draws, why)
             elif chosen:
-                yield from next_token(model, task, windows, length, chosen, train_length, tokens, draws)
+                yield from next_token(model, task, windows, length, chosen, train_length, tokens, draws, why)
     finally:
         model.train(was_training)
 
 
-def next_token(model, task, windows, length, protocols, train_length, tokens, draws) -> Iterator[Measurement]:
+def next_token(
+    model: Transformer,
+    task: Task,
+    windows: Int[np.ndarray, "text t"],
+    length: int,
+    protocols: Mapping[str, Mapping],
+    train_length: int,
+    tokens: int,
+    draws: Draws,
+    status: str | None,
+) -> Iterator[Measurement]:
+    """windows: ids [N, longest + 1]. status: why nothing is run, if so."""
+    texts, longest = len(windows), windows.shape[1] - 1
     common = {"length": length, "metric": "nll", "unit": task.unit, "eval_hash": digest(windows)}
-    labels = {name: protocol_label(name, settings, train_length) for name, settings in protocols.items()}
-    if beyond(model, length, draws):
-        for label in labels.values():
-            yield Measurement(protocol=label, total=None, count=0, status="beyond reach", **common)
-        return
-    # The mean loss of every target: each of the sums below is then the mean over draws of that sum.
-    loss = sum(window_losses(model, windows, length, task.begin, tokens, pos) for pos in draws) / len(draws)
-    pieces = loss.shape[1]
-    targets = windows[:, -pieces * length :].reshape(loss.shape)
-
-    def measured(label: str, part: np.ndarray, **more) -> Measurement:
-        total = float(part.sum())
-        if not math.isfinite(total):
-            return Measurement(protocol=label, total=None, count=0, status="not finite", **common, **more)
-        return Measurement(protocol=label, total=total, count=part.size, **common, **more)
-
-    for name, label in labels.items():
-        if name == "nonoverlapping":
-            yield measured(label, loss)
-            if task.unit != "byte":  # the same loss again, by the bytes that the targets stand for
-                whole = measured(label, loss)
-                spelt = int(task.bytes_per_id[targets].sum()) if whole.status == "ok" else 0
-                yield replace(whole, count=spelt, unit="byte")
-        elif name == "same_targets":
-            k = last_targets(protocols[name], train_length)
-            if k <= length:
-                yield measured(label, loss[:, -1, length - k :])
-        elif name == "per_position":
-            for first, last in position_buckets(length):
-                yield measured(label, loss[:, :, first : last + 1], slice={"position": [first, last]})
-
-
-def window_losses(
-    model, windows, length: int, begin: int | None, tokens: int, pos: Int[Tensor, "n"] | None = None
-) -> Float[np.ndarray, "window piece n"]:
-    """float64 losses in nats. windows is [window, longest + 1] ids; a window's last piece ends where it ends.
-
-    begin: an id that is fed in place of every piece's first token (BOS), as in training. pos: the positions of every
-    piece; None: consecutive.
-    """
-    pieces = (windows.shape[1] - 1) // length
-    ids = torch.from_numpy(windows[:, -pieces * length - 1 :].astype(np.int64))
-    inputs, targets = ids[:, :-1].reshape(-1, length).clone(), ids[:, 1:].reshape(-1, length)
-    if begin is not None:
-        inputs[:, 0] = begin
-    device = next(model.parameters()).device
-    pos = None if pos is None else pos.to(device)
-    losses = [
-        token_losses(model, part.to(device), wanted.to(device), pos)
-        for part, wanted in zip(
-            inputs.split(max(1, tokens // length)), targets.split(max(1, tokens // length)), strict=True
-        )
+    asked = {name: own for name, own in protocols.items() if applies(name, own, length, train_length)}
+    labels = {name: protocol_label(name, own, train_length) for name, own in asked.items()}
+    plan = {name: cuts(name, own, texts, longest, length, train_length) for name, own in asked.items()}
+    passes: list[tuple[Callable[[], Transformer], list[str]]] = [
+        (lambda: model, [name for name in asked if name != "masked_window"]),
+        (lambda: masked(model, resolved("masked_window", asked["masked_window"], train_length)["L"]), ["masked_window"]),
     ]
-    return torch.cat(losses).view(-1, pieces, length).numpy()
+    for build, names in passes:
+        together = {name: plan[name] for name in names if name in plan}
+        losses = None
+        if together and status is None:
+            losses, why = attempted(lambda: text_losses(build(), windows, together, length, task.begin, tokens, draws))
+        else:
+            why = status
+        for name in together:
+            if losses is None:
+                yield Measurement(protocol=labels[name], total=None, count=0, status=why, **common)
+                continue
+            scored = where(plan[name], length, texts, longest)
+            yield from measured(task, windows, name, losses[name], scored, protocol=labels[name], **common)
+
+
+def measured(
+    task: Task,
+    windows: Int[np.ndarray, "text t"],
+    name: str,
+    loss: Float[np.ndarray, "text target"],
+    scored: Bool[np.ndarray, "text target"],
+    **common,
+) -> Iterator[Measurement]:
+    """What a protocol says of the losses of the targets that it scores; target t of a text is windows[:, t + 1]."""
+    if name == "per_position":
+        length, longest = common["length"], scored.shape[1]
+        position = (np.arange(longest) - longest) % length
+        for first, last in position_buckets(length):
+            here = scored & (first <= position) & (position <= last)
+            yield total(loss[here], slice={"position": [first, last]}, **common)
+        return
+    whole = total(loss[scored], **common)
+    yield whole
+    if name in WHOLE:
+        targets = windows[:, 1:]
+        if task.unit != "byte":  # the same loss again, by the bytes that the targets stand for
+            spelt = int(task.bytes_per_id[targets[scored]].sum())
+            yield replace(whole, count=spelt if whole.status == "ok" else 0, unit="byte")
+
+
+def total(losses: Float[np.ndarray, "m"], **common) -> Measurement:
+    found = float(losses.sum())
+    if not math.isfinite(found):
+        return Measurement(total=None, count=0, status="not finite", **common)
+    return Measurement(total=found, count=losses.size, **common)
+
+
+def masked(model: Transformer, last: int) -> Transformer:
+    """The model with a mask under which every query sees the last `last` keys only, itself included."""
+    of = {id(scheme): scheme for scheme in model.positions}
+    under = {
+        key: Stack({"scheme": scheme, "masked_window": Window(model.dims, last)}).eval() for key, scheme in of.items()
+    }
+    return model.under([under[id(scheme)] for scheme in model.positions])
+
+
+def text_losses(
+    model: Transformer,
+    windows: Int[np.ndarray, "text t"],
+    plan: Mapping[str, Cuts],
+    length: int,
+    begin: int | None,
+    tokens: int,
+    draws: Draws,
+) -> dict[str, Float[np.ndarray, "text target"]]:
+    """For each protocol the loss in nats, float64, of the targets that its windows score (0 elsewhere), each the mean
+    over the draws of positions.
+
+    begin: an id that is fed in place of every window's first token (BOS), as in training. A window that several
+    protocols ask for is fed once; no more than `tokens` at a time, and no more is kept than one number a target.
+    """
+    texts, size = windows.shape
+    device = next(model.parameters()).device
+    keys = {name: own[:, 0] * size + own[:, 1] for name, own in plan.items()}
+    every = np.unique(np.concatenate(list(keys.values())))
+    scored = {name: np.zeros(len(every), np.int64) for name in plan}
+    for name, own in plan.items():
+        scored[name][np.searchsorted(every, keys[name])] = own[:, 2]
+    losses = {name: np.zeros((texts, size - 1)) for name in plan}
+    rows, at_once = np.arange(length), max(1, tokens // length)
+    for pos in draws:
+        pos = None if pos is None else pos.to(device)
+        for first in range(0, len(every), at_once):
+            part = slice(first, first + at_once)
+            text, start = np.divmod(every[part, None], size)
+            inputs = torch.from_numpy(windows[text, start + rows].astype(np.int64))
+            targets = torch.from_numpy(windows[text, start + rows + 1].astype(np.int64))
+            if begin is not None:
+                inputs[:, 0] = begin
+            found = token_losses(model, inputs.to(device), targets.to(device), pos).numpy() / len(draws)
+            for name in plan:
+                for last in np.unique(scored[name][part]):
+                    if last:
+                        these = scored[name][part] == last
+                        losses[name][text[these], start[these] + rows[-last:]] += found[these, -last:]
+    return losses
 
 
 @torch.no_grad()

@@ -188,15 +188,23 @@ def answer(
     cache. What is not asked is fed as it stands; what stands at asked places is not read. Ties go to the lowest id.
 
     asked: not the first. pos: of the whole sequence, drawn once; None: consecutive.
+    Raises FloatingPointError where logits are not finite: there is no most likely token.
     """
     cache, out, fed, waiting = Cache(), [], 0, ids[:, :0]
     for place in asked.nonzero()[:, 0].tolist():
         waiting = torch.cat([waiting, ids[:, fed + waiting.shape[1] : place]], dim=1)
         here = None if pos is None else pos[..., fed : fed + waiting.shape[1]]
         fed += waiting.shape[1]
-        waiting = model.head(model.hidden(waiting, pos=here, cache=cache)[:, -1:]).argmax(-1)
+        waiting = said_by(model.head(model.hidden(waiting, pos=here, cache=cache)[:, -1:]))
         out.append(waiting)
     return torch.cat(out, dim=1)
+
+
+def said_by(logits: Float[Tensor, "*b v"]) -> Int[Tensor, "*b"]:
+    """The most likely token; argmax takes one among NaN as well. Raises FloatingPointError there."""
+    if not logits.amax(-1).isfinite().all():
+        raise FloatingPointError("the logits are not finite")
+    return logits.argmax(-1)
 
 
 def generate(
