@@ -5,7 +5,7 @@ No example of training is one of evaluation or validation, whatever the alphabet
 which split it belongs (a sixteenth each to evaluation and validation), and what was drawn for another is drawn again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -49,11 +49,14 @@ class Asked(Task):
     protocols = ("free_running", "teacher_forced")
     unit = "token"
     least = 1  # the smallest size
+    most: int | None = None  # the largest size; None: any
+    bounded_by = ""  # the setting that a larger `most` needs, such as "task.keys"
     name: str  # in messages
     vocab: int
     marks: int
     end: int | None = None  # the id that ends an answer, asked for last; None: answers have a known number of tokens
     filler: int  # the id that is fed behind a sequence shorter than its batch
+    symbols: Sequence[str]  # a name for every id, 0 … vocab + marks - 1, no two alike
     disjoint = True  # by the contents of sequences; False: the task sees to it itself
 
     def __init__(self, examples: int = 128, longest: int | None = None, eval_seed: int = 0):
@@ -64,11 +67,18 @@ class Asked(Task):
         raise NotImplementedError
 
     def size(self, length: int) -> int:
-        """The largest size whose sequences fit `length` fed tokens. Raises UserError below the shortest length."""
-        self._long_enough(length)
+        """The largest size whose sequences fit `length` fed tokens. Raises UserError below the shortest length and
+        above the longest."""
+        if length < self.shortest:
+            raise UserError(f"length {length}: the smallest length of {self.name} is {self.shortest} tokens")
         size = self.least
         while self.tokens(size + 1) <= length:
             size += 1
+        if self.most is not None and size > self.most:
+            greatest = self.tokens(self.most + 1) - 1
+            raise UserError(
+                f"length {length}: the greatest length of {self.name} is {greatest} tokens; raise {self.bounded_by}"
+            )
         return size
 
     def asked(self, size: int) -> Bool[np.ndarray, "n"]:
@@ -83,9 +93,13 @@ class Asked(Task):
     def shortest(self) -> int:
         return self.tokens(self.least)
 
-    def _long_enough(self, length: int) -> None:
-        if length < self.shortest:
-            raise UserError(f"length {length}: the smallest length of {self.name} is {self.shortest} tokens")
+    def ready(self, train_length: int, lengths: Sequence[int]) -> None:
+        """Raises UserError where a batch of a training length, or the examples of an evaluation length, could not be
+        written: too short, too long, too few different sequences."""
+        for size in (self.least, self.size(train_length)):  # the others have no fewer sequences than the smallest
+            self.sequences(0, "training", 0, np.arange(1), size)
+        for length in lengths:
+            self.sequences(self.eval_seed, "evaluation", 0, np.arange(1), self.size(length))
 
     def sequences(self, seed: int, split: str, step: int, rows: Int[np.ndarray, "b"], size: int) -> Sequences:
         """The rows' sequences, all of one size, in the smallest unsigned type that holds the ids.
@@ -145,7 +159,9 @@ def split_of(ids: Int[np.ndarray, "b n"]) -> np.ndarray:
 
 def hashed(ids: Int[np.ndarray, "b n"]) -> UInt64[np.ndarray, "b"]:
     """64 bits for every sequence: a polynomial in its ids, mixed."""
-    whole = np.full(len(ids), ids.shape[1], np.uint64)
-    for column in ids.T:
-        whole = whole * np.uint64(0xD6E8FEB86659FD93) + column.astype(np.uint64) + np.uint64(1)
-    return mixed(whole)
+    length = ids.shape[1]
+    powers = np.full(length + 1, 0xD6E8FEB86659FD93, np.uint64)
+    powers[0] = 1
+    powers = np.cumprod(powers)  # modulo 2^64, as all of this
+    letters = (ids.astype(np.uint64) + np.uint64(1)) @ powers[-2::-1]
+    return mixed(letters + length * powers[-1:])

@@ -4,14 +4,16 @@ Two kinds of ids. ``0 … vocab-1`` can be predicted; ``vocab … vocab+marks-1`
 beginning-of-text mark, a separator) and are never a target. A *length* is always the number of tokens fed.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from posenc_train.tasks.names import digest as digest
 
+NEXT_TOKEN = ("nonoverlapping", "same_targets", "per_position", "sliding", "masked_window", "window")  # protocols
 IGNORE = -100  # the target where nothing is asked; torch's cross entropy leaves it out
 
 
@@ -21,6 +23,14 @@ class Batch(NamedTuple):
     inputs: Int64[Tensor, "b n"]
     targets: Int64[Tensor, "b n"]
     doc: Int64[Tensor, "b n"] | None = None  # of what is fed; None: every row is a part of one document
+    pos: Int64[Tensor, "b n"] | None = None  # of what is fed; None: the sampling gives the positions
+
+
+class Layout(NamedTuple):
+    """Evaluation windows of `longest + 1` ids that hold several documents."""
+
+    doc: Int64[np.ndarray, "w m"]  # which attention keeps apart, each at positions from 0; -1 is padding
+    asked: Bool[np.ndarray, "w n"]  # which of the ids from the second on are targets
 
 
 class Task:
@@ -33,6 +43,7 @@ class Task:
     next_token: bool = True  # a target is the next input: no task for a model that sees what comes next
     shortest: int  # the least length, in tokens fed
     fingerprint: str  # 16 hex digits that name the data
+    symbols: Sequence[str]  # a name for every id, for people to read
 
     def batch(self, seed: int, step: int, rows: range, length: int) -> Batch:
         """The given rows of the global batch of one step.
@@ -42,6 +53,17 @@ class Task:
         batch.
         """
         raise NotImplementedError
+
+    def ready(self, train_length: int, lengths: Sequence[int]) -> None:
+        """Raises UserError for a training length or an evaluation length that the task cannot have."""
+
+    def layout(self, longest: int) -> Layout | None:
+        """What the evaluation windows of a next-token task hold; None: each is a part of one document."""
+        return None
+
+    def window_slices(self, longest: int) -> Mapping[str, np.ndarray]:
+        """What evaluation windows may be told apart by, such as their corpus: name -> a value for each window."""
+        return {}
 
     def report(self, length: int, longest: int) -> dict:
         """What of the data is used at a training length and a longest evaluation length, for the log."""
