@@ -59,7 +59,7 @@ def build_model(cfg: Mapping[str, Any], task: Task) -> Transformer:
     dims = dims_of(cfg)
     torch.manual_seed(cfg["seed"])
     schemes = _under(cfg, build_schemes(cfg["position"], dims), dims)
-    return Transformer(dims, task.vocab, task.marks, schemes, **settings)
+    return Transformer(dims, task.vocab, task.marks, schemes, pooled=task.pooled, **settings)
 
 
 def _under(cfg: Mapping[str, Any], schemes: Sequence[PositionScheme], dims: Dims) -> list[PositionScheme]:

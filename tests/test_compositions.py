@@ -194,7 +194,7 @@ def test_layers_follow_the_pattern():
 def test_a_model_of_layers_uses_each_in_its_place():
     """Against the same weights with one scheme throughout: the first layers differ where their schemes do."""
     cfg = compose("train", ["position=rnope_swa", "model=tiny", "model.layers=4", "train_length=24"])
-    model = build_model(cfg, type("Bytes", (), {"vocab": 256, "marks": 0})())
+    model = build_model(cfg, type("Bytes", (), {"vocab": 256, "marks": 0, "pooled": False})())
     ids, seen = torch.randint(0, 256, (1, 20)), []
     for layer in range(4):
         changed = [Nope(model.dims) if i == layer else s for i, s in enumerate(model.positions)]

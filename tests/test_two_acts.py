@@ -18,7 +18,7 @@ from posenc_train.positions.nope import Nope
 from posenc_train.report import store
 from posenc_train.training.checkpoint import read
 
-BYTES = type("Bytes", (), {"vocab": 256, "marks": 0})()
+BYTES = type("Bytes", (), {"vocab": 256, "marks": 0, "pooled": False})()
 SHRUNK = ["model=nano", "optim.steps=4", "optim.batch_size=4", "task.windows=2", "logger=none", "jobs=1"]
 ACTS = [name for name in choices("experiment") if file_settings("experiment", name)["then"]]
 

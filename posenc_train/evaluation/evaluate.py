@@ -6,8 +6,9 @@ the last targets are the same at every length.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,14 +16,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from posenc_train.evaluation.answers import answers
+from posenc_train.evaluation.classified import classified
 from posenc_train.evaluation.measurement import LOGITS, TOKENS, Draws, Measurement, attempted, beyond
 from posenc_train.evaluation.protocols import Cuts, applies, cuts, protocol_label, resolved, where
+from posenc_train.evaluation.recurrence import distances, slices
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.sampling import Consecutive, Sampling
 from posenc_train.positions.stack import Stack
 from posenc_train.positions.window import Window
 from posenc_train.tasks.asked import Asked
-from posenc_train.tasks.base import Task, digest
+from posenc_train.tasks.base import Layout, Task, digest
+from posenc_train.tasks.judged import Judged
+from posenc_train.tasks.packing import within
 
 WHOLE = ("nonoverlapping", "sliding")  # protocols that score whole texts: their loss is told by byte and word as well
 
@@ -48,7 +53,8 @@ def evaluate(
     """
     sampling = sampling or Consecutive()
     chosen = {name: settings for name, settings in protocols.items() if name in task.protocols}
-    windows = None if isinstance(task, Asked) or not chosen else task.windows(longest)
+    windows = None if isinstance(task, (Asked, Judged)) or not chosen else task.windows(longest)
+    layout = None if windows is None else task.layout(longest)
     was_training = model.training
     model.eval()
     try:
@@ -57,8 +63,10 @@ def evaluate(
             why = status or ("beyond reach" if beyond(model, length, draws) else None)
             if isinstance(task, Asked):
                 yield from answers(model, task, length, chosen, tokens, draws, why)
+            elif chosen and isinstance(task, Judged):
+                yield from classified(model, task, length, tokens, draws, why)
             elif chosen:
-                yield from next_token(model, task, windows, length, chosen, train_length, tokens, draws, why)
+                yield from next_token(model, task, windows, layout, length, chosen, train_length, tokens, draws, why)
     finally:
         model.train(was_training)
 
@@ -67,6 +75,7 @@ def next_token(
     model: Transformer,
     task: Task,
     windows: Int[np.ndarray, "text t"],
+    layout: Layout | None,
     length: int,
     protocols: Mapping[str, Mapping],
     train_length: int,
@@ -80,22 +89,26 @@ def next_token(
     asked = {name: own for name, own in protocols.items() if applies(name, own, length, train_length)}
     labels = {name: protocol_label(name, own, train_length) for name, own in asked.items()}
     plan = {name: cuts(name, own, texts, longest, length, train_length) for name, own in asked.items()}
-    passes: list[tuple[Callable[[], Transformer], list[str]]] = [
-        (lambda: model, [name for name in asked if name != "masked_window"]),
-        (lambda: masked(model, resolved("masked_window", asked["masked_window"], train_length)["L"]), ["masked_window"]),
-    ]
-    for build, names in passes:
-        together = {name: plan[name] for name in names if name in plan}
-        losses = None
+    for apart in (False, True):  # a mask makes it another model
+        together = {name: own for name, own in plan.items() if (name == "masked_window") == apart}
+        losses, why = None, status
         if together and status is None:
-            losses, why = attempted(lambda: text_losses(build(), windows, together, length, task.begin, tokens, draws))
-        else:
-            why = status
+            last = resolved("masked_window", asked["masked_window"], train_length)["L"] if apart else None
+            run = partial(text_losses, model if last is None else masked(model, last))
+            losses, why = attempted(partial(run, windows, together, length, task.begin, tokens, draws, layout))
         for name in together:
+            common["metric"] = "regret" if name == "regret" else "nll"
             if losses is None:
                 yield Measurement(protocol=labels[name], total=None, count=0, status=why, **common)
                 continue
             scored = where(plan[name], length, texts, longest)
+            if layout is not None:
+                scored &= layout.asked
+            if name == "recurrence":
+                context = resolved(name, asked[name], train_length)["bytes"]
+                back = distances(windows, task.bytes_per_id, context, layout and layout.doc)
+                yield from recurring(back, train_length, losses[name], scored, protocol=labels[name], **common)
+                continue
             yield from measured(task, windows, name, losses[name], scored, protocol=labels[name], **common)
 
 
@@ -113,18 +126,62 @@ def measured(
         position = (np.arange(longest) - longest) % length
         for first, last in position_buckets(length):
             here = scored & (first <= position) & (position <= last)
-            yield total(loss[here], slice={"position": [first, last]}, **common)
+            if here.any():
+                yield total(loss[here], slice={"position": [first, last]}, **common)
         return
-    whole = total(loss[scored], **common)
-    yield whole
-    if name in WHOLE:
-        targets = windows[:, 1:]
-        if task.unit != "byte":  # the same loss again, by the bytes that the targets stand for
-            spelt = int(task.bytes_per_id[targets[scored]].sum())
-            yield replace(whole, count=spelt if whole.status == "ok" else 0, unit="byte")
+    if name == "regret":
+        yield from above(task, windows, loss, **common)
+        return
+    parts = [({}, scored)]
+    for key, values in task.window_slices(scored.shape[1]).items():
+        parts += [({key: value.item()}, scored & (values == value)[:, None]) for value in np.unique(values)]
+    for part, here in parts:
+        if not here.any():
+            continue
+        whole = total(loss[here], slice=part, **common)
+        yield whole
+        if name not in WHOLE:
+            continue
+        # The same loss again, by the bytes that the targets stand for, and by the words that begin in them.
+        counts = {} if task.unit == "byte" or task.bytes_per_id is None else {"byte": task.bytes_per_id[windows]}
+        if (words := task.words(windows)) is not None:
+            counts["word"] = words
+        for unit, count in counts.items():
+            number = int(count[:, 1:][here].sum()) if whole.status == "ok" else 0
+            if number or whole.status != "ok":
+                yield replace(whole, count=number, unit=unit)
 
 
-def total(losses: Float[np.ndarray, "m"], **common) -> Measurement:
+def recurring(
+    back: Int[np.ndarray, "text target"],
+    train_length: int,
+    loss: Float[np.ndarray, "text target"],
+    scored: Bool[np.ndarray, "text target"],
+    **common,
+) -> Iterator[Measurement]:
+    """The losses by how far back the context of a target last occurred; they add up to those of nonoverlapping."""
+    for name, (least, greatest) in slices(train_length, scored.shape[1]).items():
+        here = scored & (least <= back) & (back <= greatest)
+        if here.any():
+            yield total(loss[here], slice={"recurrence": name}, **common)
+
+
+def above(
+    task: Task, windows: Int[np.ndarray, "text t"], loss: Float[np.ndarray, "text target"], **common
+) -> Iterator[Measurement]:
+    """The loss less that of the best predictor of the same targets, the first of every text: as a whole, and by
+    position beside the loss itself."""
+    length = common["length"]
+    loss = loss[:, :length]
+    excess = loss - task.optimum(windows[:, : length + 1])
+    yield total(excess, **common)
+    for first, last in position_buckets(length):
+        here = {**common, "slice": {"position": [first, last]}}
+        yield total(excess[:, first : last + 1], **here)
+        yield total(loss[:, first : last + 1], **here | {"metric": "nll"})
+
+
+def total(losses: Float[np.ndarray, "*m"], **common) -> Measurement:
     found = float(losses.sum())
     if not math.isfinite(found):
         return Measurement(total=None, count=0, status="not finite", **common)
@@ -148,11 +205,13 @@ def text_losses(
     begin: int | None,
     tokens: int,
     draws: Draws,
+    layout: Layout | None = None,
 ) -> dict[str, Float[np.ndarray, "text target"]]:
     """For each protocol the loss in nats, float64, of the targets that its windows score (0 elsewhere), each the mean
     over the draws of positions.
 
-    begin: an id that is fed in place of every window's first token (BOS), as in training. A window that several
+    begin: an id that is fed in place of the first token (BOS) of every window, and of every document in it, as in
+    training. layout: of several documents in a text, whose positions go from 0 where none are drawn. A window that several
     protocols ask for is fed once; no more than `tokens` at a time, and no more is kept than one number a target.
     """
     texts, size = windows.shape
@@ -173,7 +232,16 @@ def text_losses(
             targets = torch.from_numpy(windows[text, start + rows + 1].astype(np.int64))
             if begin is not None:
                 inputs[:, 0] = begin
-            found = token_losses(model, inputs.to(device), targets.to(device), pos).numpy() / len(draws)
+            here, doc = pos, None
+            if layout is not None:
+                if begin is not None:
+                    inputs[:, 1:][torch.from_numpy(~layout.asked[text, start + rows[:-1]])] = begin
+                doc = layout.doc[text, start + rows]
+                one = (doc >= 0).all() and (doc == doc[:, :1]).all()  # then there are faster ways
+                if not one and pos is None:
+                    here = torch.from_numpy(within(doc)).to(device)
+                doc = None if one else torch.from_numpy(doc).to(device)
+            found = token_losses(model, inputs.to(device), targets.to(device), here, doc).numpy() / len(draws)
             for name in plan:
                 for last in np.unique(scored[name][part]):
                     if last:
@@ -184,11 +252,15 @@ def text_losses(
 
 @torch.no_grad()
 def token_losses(
-    model: Transformer, inputs: Int[Tensor, "b n"], targets: Int[Tensor, "b n"], pos: Int[Tensor, "n"] | None = None
+    model: Transformer,
+    inputs: Int[Tensor, "b n"],
+    targets: Int[Tensor, "b n"],
+    pos: Int[Tensor, "*b n"] | None = None,
+    doc: Int[Tensor, "b n"] | None = None,
 ) -> Float[Tensor, "b n"]:
     """-ln p(target) in float64 on the CPU. The logits' log-sum-exp is float64 too: an untrained head that is all
     zero then gives exactly ln(vocab)."""
-    hidden, flat = model.hidden(inputs, pos=pos).flatten(0, 1), targets.flatten()
+    hidden, flat = model.read(model.hidden(inputs, pos=pos, doc=doc)).flatten(0, 1), targets.flatten()
     out = []
     for first in range(0, len(flat), LOGITS):
         logits = model.head(hidden[first : first + LOGITS]).float()

@@ -5,9 +5,11 @@ for a target of it that is not scored there:
 
     nonoverlapping      [1 2 3 4] [5 6 7 8]                       from the end: target 0 is left over
     per_position        the same, by position in the window
+    recurrence          the same, by how far back a target's context last occurred (recurrence.py)
     same_targets(k=2)             [. . 7 8]                       the same targets at every length
     sliding(stride=2)   [0 1 2 3] [. . 4 5] [. . 6 7] [. . . 8]   every target once; the last window ends with the text
     masked_window(L=3)  as nonoverlapping, and a query sees the last 3 keys only
+    regret              [0 1 2 3]                                 from the beginning, where the best predictor is known
     window(L=4)         [. . . 3] [. . . 4] … [. . . 8]           fed alone: at the length L and at no other
 """
 
@@ -35,7 +37,13 @@ def resolved(name: str, settings: Settings, train_length: int) -> dict[str, Any]
     return {key: stands_for.get(key) if settings.get(key) is None else settings[key] for key in SETTINGS.get(name, ())}
 
 
-SETTINGS = {"same_targets": ("k",), "sliding": ("stride",), "masked_window": ("L",), "window": ("L", "targets")}
+SETTINGS = {
+    "same_targets": ("k",),
+    "sliding": ("stride",),
+    "masked_window": ("L",),
+    "window": ("L", "targets"),
+    "recurrence": ("bytes",),
+}
 
 
 def applies(name: str, settings: Settings, length: int, train_length: int) -> bool:
@@ -58,6 +66,8 @@ def cuts(name: str, settings: Settings, texts: int, longest: int, length: int, t
         return np.stack([row, start, np.ones_like(row)], axis=1)
     if name == "same_targets":
         start, scored = np.array([longest - length]), np.array([own["k"]])
+    elif name == "regret":
+        start, scored = np.array([0]), np.array([length])
     elif name == "sliding":
         end = np.append(np.arange(length, longest, own["stride"]), longest)
         start, scored = end - length, np.diff(end, prepend=0)

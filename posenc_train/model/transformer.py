@@ -57,9 +57,12 @@ class Transformer(nn.Module):
     """Token ids to logits. Ids below `vocab` are predicted, the `marks` ids above them are only fed (BOS, separator).
 
     schemes: one per layer, which may be the same one. The head is tied to the embedding of the predicted ids.
+    pooled: there is one answer a sequence, read from the mean over its tokens; else one at every token.
     dims.causal False: every token sees all of its document, and there is no cache.
     attention: "auto" (the fused backend) or "reference".
     """
+
+    pooled = False
 
     def __init__(
         self,
@@ -71,9 +74,10 @@ class Transformer(nn.Module):
         qk_norm: bool = False,
         dropout: float = 0.0,
         attention: str = "auto",
+        pooled: bool = False,
     ):
         super().__init__()
-        self.dims = dims
+        self.dims, self.pooled = dims, pooled
         self.backend = "fused" if attention == "auto" else attention
         # One for all layers is held once, so that a checkpoint names it once.
         self.positions = nn.ModuleList(schemes[:1] if all(scheme is schemes[0] for scheme in schemes) else schemes)
@@ -160,8 +164,15 @@ class Transformer(nn.Module):
     def forward(
         self, ids: Int[Tensor, "b n"], pos=None, doc=None, cache: Cache | None = None, memory: Memory | None = None
     ):
-        """Logits [b, n, vocab]; arguments as in `hidden`."""
-        return self.head(self.hidden(ids, pos, doc, cache, memory))
+        """Logits [b, n, vocab], of a pooled model [b, 1, vocab]; arguments as in `hidden`."""
+        return self.head(self.read(self.hidden(ids, pos, doc, cache, memory), doc))
+
+    def read(self, hidden: Float[Tensor, "b n w"], doc: Int[Tensor, "b n"] | None = None) -> Float[Tensor, "b m w"]:
+        """What the head reads: every token's state, or of a pooled model their mean (padding left out)."""
+        if not self.pooled:
+            return hidden
+        real = torch.ones_like(hidden[..., :1]) if doc is None else (doc >= 0)[..., None].to(hidden.dtype)
+        return (hidden * real).sum(1, keepdim=True) / real.sum(1, keepdim=True)
 
     def _span(self, ids, pos, doc, cache: Cache | None) -> Span:
         if cache is None:

@@ -18,10 +18,13 @@ IGNORE = -100  # the target where nothing is asked; torch's cross entropy leaves
 
 
 class Batch(NamedTuple):
-    """``inputs[i, t]`` is fed at position t; ``targets[i, t]`` should come next (IGNORE: nothing)."""
+    """``inputs[i, t]`` is fed at position t; ``targets[i, t]`` should come next (IGNORE: nothing).
+
+    Of a task with one answer a sequence, ``targets[i, 0]`` is that answer.
+    """
 
     inputs: Int64[Tensor, "b n"]
-    targets: Int64[Tensor, "b n"]
+    targets: Int64[Tensor, "b m"]
     doc: Int64[Tensor, "b n"] | None = None  # of what is fed; None: every row is a part of one document
     pos: Int64[Tensor, "b n"] | None = None  # of what is fed; None: the sampling gives the positions
 
@@ -41,6 +44,9 @@ class Task:
     marks: int  # ids that are only fed: vocab … vocab+marks-1
     unit: str  # what one target is: "byte" or "token"
     next_token: bool = True  # a target is the next input: no task for a model that sees what comes next
+    pooled: bool = False  # there is one target a sequence, targets are [b 1], for what is read from all its tokens
+    begin: int | None = None  # the id that is fed in place of an evaluation window's first
+    bytes_per_id: np.ndarray | None = None  # where ids stand for bytes of a text
     shortest: int  # the least length, in tokens fed
     fingerprint: str  # 16 hex digits that name the data
     symbols: Sequence[str]  # a name for every id, for people to read
@@ -64,6 +70,10 @@ class Task:
     def window_slices(self, longest: int) -> Mapping[str, np.ndarray]:
         """What evaluation windows may be told apart by, such as their corpus: name -> a value for each window."""
         return {}
+
+    def words(self, ids: np.ndarray) -> np.ndarray | None:
+        """How many words begin within each of the ids [..., n]; None where a task has no words."""
+        return None
 
     def report(self, length: int, longest: int) -> dict:
         """What of the data is used at a training length and a longest evaluation length, for the log."""
