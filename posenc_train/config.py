@@ -43,9 +43,12 @@ from .checks import (
     file_settings,
     join,
     lengths,
+    longest,
     nearest,
+    protocols,
     run_exists,
     show,
+    steps_along,
     tidy,
     under,
     unknown_key,
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 __all__ = ["CONF", "UserError", "cell_name", "check", "command_line", "compose", "entry", "expand", "extension_label"]
-__all__ += ["label", "lengths", "run_exists", "run_folder", "training_config"]
+__all__ += ["label", "lengths", "longest", "protocols", "run_exists", "run_folder", "steps_along", "training_config"]
 
 Config = dict[str, Any]
 

@@ -4,37 +4,48 @@ import ast
 import hashlib
 import resource
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import posenc_train
 from posenc_train.build import build_sampling, extend, scale_of
-from posenc_train.config import cell_name, extension_label, label, lengths
+from posenc_train.config import cell_name, extension_label, label, lengths, longest, protocols
 from posenc_train.evaluation import longrope
-from posenc_train.evaluation.evaluate import evaluate, last_targets, protocol_label
+from posenc_train.evaluation.evaluate import evaluate
+from posenc_train.evaluation.measurement import attempted
+from posenc_train.evaluation.protocols import applies, protocol_label, resolved, tokens_fed
 from posenc_train.evaluation.rows import Row
 from posenc_train.model.transformer import Transformer
 from posenc_train.tasks.base import Task
 
+ONCE = "window"  # the protocol that depends on no length and no extension
+DEAR = ("sliding", "masked_window", ONCE)  # protocols whose cost is told beforehand
 
-def wanted(cfg: Mapping[str, Any], protocols: tuple[str, ...]) -> set[tuple[str, int, str]]:
+
+def wanted(cfg: Mapping[str, Any], names: tuple[str, ...]) -> set[tuple[str, int, str]]:
     """(extension, length, protocol) of every row that an evaluation of this configuration makes at least once.
 
-    protocols: the names of those that apply to the task.
+    names: of the protocols that apply to the task.
     """
+    trained = cfg["train_length"]
+    labels = {
+        (name, length): protocol_label(name, own, trained)
+        for name, own in protocols(cfg).items()
+        if name in names
+        for length in ([once(cfg)] if name == ONCE else lengths(cfg))
+        if applies(name, own, length, trained)
+    }
     return {
-        (extension_label(*extension), length, protocol_label(name, settings, cfg["train_length"]))
-        for extension in cfg["extension"].items()
-        for length in lengths(cfg)
-        for name, settings in cfg["protocol"].items()
-        if name in protocols
-        if name != "same_targets" or last_targets(settings, cfg["train_length"]) <= length
+        (extension, length, told)
+        for (name, length), told in labels.items()
+        for extension in (["none"] if name == ONCE else [extension_label(*each) for each in cfg["extension"].items()])
     }
 
 
-def longest(cfg: Mapping[str, Any]) -> int:
-    """The length of the evaluation text's windows, in tokens fed."""
-    return cfg["task"]["longest"] or max(8 * cfg["train_length"], *lengths(cfg))
+def once(cfg: Mapping[str, Any]) -> int:
+    """The length at which `window` is measured."""
+    return resolved(ONCE, protocols(cfg)[ONCE], cfg["train_length"])["L"]
 
 
 def coordinates(cfg: Mapping[str, Any], task: Task, step: int, checkpoint: str) -> dict[str, Any]:
@@ -67,18 +78,41 @@ def evaluate_run(
     """The rows of every extension, length and protocol that the configuration asks for; checkpoint is its label.
 
     The scale of an extension is that of the length, so each length has schemes of its own. folder: keeps what a search
-    finds (None: nothing does); tell: gets a line on its progress.
+    finds (None: nothing does); tell: gets a line on its progress, and on what a dear protocol costs before it starts.
     """
     where, sampling = coordinates(cfg, task, step, checkpoint), build_sampling(cfg)
-    for name, settings in cfg["extension"].items():
+    asked = {name: own for name, own in protocols(cfg).items() if name in task.protocols}
+    common = {"train_length": cfg["train_length"], "longest": longest(cfg), "sampling": sampling}
+    for line in costs(cfg, task, asked):
+        tell(line)
+    if ONCE in asked:
+        for m in evaluate(model, task, [once(cfg)], {ONCE: asked.pop(ONCE)}, **common):
+            yield Row(**where, extension="none", **vars(m))
+    for name, settings in cfg["extension"].items() if asked else ():
         for length in lengths(cfg):
             scale = scale_of(settings, length, cfg["train_length"])
-            found = longrope.factors(cfg, name, task, model, scale, checkpoint, folder, tell)
-            extended = model.under(extend(cfg, name, model.positions, model.dims, scale, **found))
-            for m in evaluate(
-                extended, task, [length], cfg["protocol"], cfg["train_length"], longest(cfg), sampling=sampling
-            ):
+
+            def extended(name=name, scale=scale) -> Transformer:
+                found = longrope.factors(cfg, name, task, model, scale, checkpoint, folder, tell)
+                return model.under(extend(cfg, name, model.positions, model.dims, scale, **found))
+
+            built, status = attempted(extended)
+            for m in evaluate(built or model, task, [length], asked, status=None if built else status, **common):
                 yield Row(**where, extension=extension_label(name, settings), **vars(m))
+
+
+def costs(cfg: Mapping[str, Any], task: Task, asked: Mapping[str, Mapping]) -> Iterator[str]:
+    """For each of the dear protocols a line: the tokens to be fed, and how that compares at the same lengths."""
+    trained, whole = cfg["train_length"], longest(cfg)
+    texts = len(task.windows(whole)) if set(DEAR) & set(asked) else 0
+    for name in [name for name in DEAR if name in asked]:
+        own, times = asked[name], 1 if name == ONCE else len(cfg["extension"])
+        sizes = [n for n in ([once(cfg)] if name == ONCE else lengths(cfg)) if applies(name, own, n, trained)]
+        fed = times * sum(tokens_fed(name, own, texts, whole, n, trained) for n in sizes)
+        usual = times * sum(tokens_fed("nonoverlapping", {}, texts, whole, n, trained) for n in sizes)
+        if usual:
+            told = protocol_label(name, own, trained)
+            yield f"{told}: {fed:,} tokens to be fed, {fed / usual:.3g} times what nonoverlapping feeds"
 
 
 def cost_rows(cfg: Mapping[str, Any], task: Task, model: Transformer, step: int, seconds: float) -> Iterator[Row]:
@@ -98,6 +132,7 @@ def cost_rows(cfg: Mapping[str, Any], task: Task, model: Transformer, step: int,
         yield Row(**where, protocol="training", metric=metric, total=float(total), count=count, unit=unit, eval_hash="")
 
 
+@cache
 def code_fingerprint() -> str:
     """16 hex digits of the package's own code, as syntax trees: comments and spacing do not enter."""
     root = Path(posenc_train.__file__).parent
