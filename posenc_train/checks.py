@@ -24,7 +24,7 @@ CLASS_GROUPS = ("position", "sampling", "task")  # groups whose settings go to a
 MULTIPLE = ("extension", "protocol")  # groups of which several files can be chosen at once
 GROUPS = (*NAMED, *MULTIPLE, "optim", "trainer", "logger", "experiment")
 # What a training configuration need not have.
-OPTIONAL = ("run", "trust", "gate", "jobs", "experiment", "format", "only")
+OPTIONAL = ("run", "trust", "gate", "jobs", "experiment", "format", "only", "length", "samples")
 
 
 class UserError(Exception):
@@ -122,9 +122,15 @@ FRACTION = number("from 0 to 1", lambda v: 0 <= v <= 1)
 ABOVE_ZERO_TO_ONE = number("above 0 and at most 1", lambda v: 0 < v <= 1)
 BELOW_ONE = number("of at least 0 and below 1", lambda v: 0 <= v < 1)
 FLAG = Rule("true or false", lambda v: type(v) is bool)
+ANY = Rule("anything", lambda v: True)
 TEXT = Rule("a text", lambda v: type(v) is str and v != "")
 PATH = Rule("a path", lambda v: type(v) is str and v not in ("", "None"))  # None was meant to be null
 KEPT_PATH = Rule(PATH.allowed, PATH.test, lambda v: from_home(v))  # written into configurations that are shared
+KEPT_PATHS = Rule(
+    "a path, or a list of several corpora, such as [books,code]",
+    lambda v: KEPT_PATH.test(v) or (isinstance(v, list) and len(v) > 0 and all(map(KEPT_PATH.test, v))),
+    lambda v: [from_home(path) for path in v] if isinstance(v, list) else from_home(v),
+)
 HUB = Rule("namespace/name", lambda v: type(v) is str and re.fullmatch(r"[\w.-]+/[\w.-]+", v) is not None)
 NAME = Rule(  # runs/wandb holds W&B's own files, and a leading dot would hide the folder
     "a name of letters, digits, '.', '_' and '-', not starting with '.', and not 'wandb'",
@@ -163,6 +169,8 @@ RULES: dict[str, dict[str, Rule]] = {
         "jobs": maybe(whole(1)),
         "format": one_of("text", "markdown"),
         "only": maybe(list_of(TEXT, "[fire,yarn]")),
+        "length": whole(1),
+        "samples": whole(1),
     },
     "model": {
         "width": whole(1),
@@ -203,6 +211,10 @@ RULES: dict[str, dict[str, Rule]] = {
 # Ranges for settings of classes of this package. A setting that is not here keeps the type of its YAML file.
 LONGEST = {"longest": maybe(whole(1)), "eval_seed": whole(0)}
 EXAMPLES = {"examples": whole(1), **LONGEST}  # of every task that asks
+EVALUATED = (*EXAMPLES, "windows")  # settings of a task that only an evaluation has
+ALPHABET = {"alphabet": whole(2), **EXAMPLES}
+SOURCE = ("path", "field", "hub", "subset", "files", "revision", "tokenizer", "bpe", "processes")
+DEPTH = {"depth": list_of(FRACTION, "[0,0.5,1]")}  # of needles in text
 PARTS = Rule(
     "schemes by name, each with its _target_, as in conf/position/rope_window.yaml",
     lambda v: isinstance(v, Mapping) and len(v) > 0 and all("_target_" in _as_mapping(part) for part in v.values()),
@@ -258,7 +270,7 @@ CLASSES: dict[str, dict[str, Rule]] = {
     "Randomized": {"longest": whole(1), "draws": whole(1)},
     "Pose": {"longest": whole(1)},
     "Text": {
-        "path": maybe(KEPT_PATH),
+        "path": maybe(KEPT_PATHS),
         "field": maybe(TEXT),
         "hub": maybe(HUB),
         "subset": maybe(TEXT),
@@ -267,20 +279,58 @@ CLASSES: dict[str, dict[str, Rule]] = {
         "tokenizer": maybe(KEPT_PATH),
         "bpe": maybe(whole(257)),
         "processes": whole(1),
+        "weights": maybe(list_of(POSITIVE, "[2,1]")),
         "bos": FLAG,
+        "packed": maybe(one_of("reset", "joined")),
         "contiguous": FLAG,
         "windows": whole(1),
         **LONGEST,
     },
-    "Copy": {"alphabet": whole(2), **EXAMPLES},
+    **dict.fromkeys(("Copy", "CopyTwice", "Reverse", "ReverseAndCopy", "Sorting", "Induction"), ALPHABET),
+    "RepeatCopy": {"varied": FLAG, **ALPHABET},
+    "Ngram": {"key_letters": whole(1), "answer": whole(1), "key": one_of("suffix", "prefix"), **ALPHABET},
+    "Recall": {"keys": whole(2, 2**16), "values": whole(2), **EXAMPLES},
+    "KvLookup": {"key": whole(1), "value": whole(1), "queries": whole(1), **ALPHABET},
+    "Nth": {"frame": one_of("start", "end"), "indices": whole(1), **ALPHABET},
+    "ModularCounting": {"modulus": whole(2), "running": FLAG, **EXAMPLES},
+    "Parity": {"running": FLAG, **EXAMPLES},
+    "Addition": {"order": one_of("reversed", "plain"), "hints": whole(0), **EXAMPLES},
+    "Markov": {"symbols": whole(2), "alpha": POSITIVE, "windows": whole(1), **LONGEST},
+    "FarCopy": {"distance": whole(1), "probability": BELOW_ONE, "symbols": whole(2), "windows": whole(1), **LONGEST},
+    "Order": {"direction": FLAG, "animals": whole(1), "verbs": whole(1), "fillers": whole(1), **LONGEST}
+    | {"examples": Rule("an even integer of at least 2", lambda v: type(v) is int and v >= 2 and v % 2 == 0)},
+    "Majority": {"animals": whole(1), "fillers": whole(1), **EXAMPLES},
+    "Passkey": {**DEPTH, "digits": whole(1, 9), **EXAMPLES},
+    "Needle": {**DEPTH, "digits": whole(1, 9), **EXAMPLES},
+    "MultiKey": {"keys": list_of(whole(1), "[2,4]"), **DEPTH, "digits": whole(1, 9), **EXAMPLES},
+    "MultiValue": {"values": whole(1), "digits": whole(1, 9), **EXAMPLES},
+    "MultiQuery": {"keys": whole(1), "queries": whole(1), "digits": whole(1, 9), **EXAMPLES},
+    "VariableTracking": {
+        "chains": whole(1),
+        "hops": whole(1),
+        "ask": one_of("way", "number"),
+        "digits": whole(1, 9),
+        **EXAMPLES,
+    },
+    "CommonWords": {"words": whole(2), "asked": whole(1), "ratio": whole(2), **EXAMPLES},
+    "FrequentWords": {"words": whole(2), "asked": whole(1), "exponent": POSITIVE, **EXAMPLES},
 }
+for _name in ("Passkey", "Needle", "MultiKey", "MultiValue", "MultiQuery", "VariableTracking"):  # which stand in text
+    CLASSES[_name] |= {_key: CLASSES["Text"][_key] for _key in SOURCE}
 PROTOCOLS: dict[str, dict[str, Rule]] = {
     "nonoverlapping": {},
     "same_targets": {"k": maybe(whole(1))},
     "per_position": {},
+    "recurrence": {"bytes": whole(1)},
+    "sliding": {"stride": maybe(whole(1))},
+    "masked_window": {"L": maybe(whole(1))},
+    "window": {"L": maybe(whole(1)), "targets": maybe(whole(1))},
+    "regret": {},
+    "classified": {},
     "free_running": {},
     "teacher_forced": {},
 }
+AT = {"at": list_of(ABOVE_ZERO_TO_ONE, "[0.25,0.5,1]")}  # stands beside the protocols: when they are measured
 SCALE = Rule(
     "a number of at least 1, or auto",
     lambda v: v == "auto" or (type(v) in (int, float) and 1 <= v < 1e300),
@@ -325,7 +375,10 @@ ABOVE = {  # extension -> (a setting, the one that it must be above)
     "yarn": ("beta_fast", "beta_slow"),
     "yarn_by_turns": ("beta", "alpha"),
 }
-SCORES = {"Text": ("nonoverlapping", "same_targets", "per_position")}  # task -> its protocols; the others':
+NEXT_TOKEN = ("nonoverlapping", "same_targets", "per_position", "sliding", "masked_window", "window")
+SCORES = {"Text": (*NEXT_TOKEN, "recurrence")}  # task -> its protocols; the others':
+SCORES |= dict.fromkeys(("Markov", "FarCopy"), (*NEXT_TOKEN, "regret"))
+SCORES |= dict.fromkeys(("Order", "Majority"), ("classified",))
 ASKED = ("free_running", "teacher_forced")
 ONE_SIDED = {  # schemes for which nothing may come after the query
     "Xpos": "xPos, which would grow towards the future",
@@ -334,7 +387,33 @@ ONE_SIDED = {  # schemes for which nothing may come after the query
     "PaTH": "PaTH, which multiplies from a key on to the query",
 }
 ROTARY = ("Rope", "PRope", "Xpos", "Fope", "Pope")  # schemes that an extension can stretch
-SHORTEST = {"Copy": 5}  # tokens fed for one letter: (5 - 3) // 2
+SHORTEST = {  # tokens fed, by class, at the settings of its file; a task says at which it has another
+    "Copy": 5,  # for one letter: (5 - 3) // 2
+    "CopyTwice": 7,
+    "Reverse": 5,
+    "ReverseAndCopy": 7,
+    "Sorting": 5,
+    "RepeatCopy": 6,
+    "Ngram": 12,
+    "Recall": 5,
+    "Induction": 5,
+    "KvLookup": 12,
+    "Nth": 10,
+    "ModularCounting": 16,
+    "Parity": 16,
+    "Addition": 10,
+    "FarCopy": 32,  # up to the first target that has a source
+    "Order": 4,
+    "Majority": 4,
+    "Passkey": 14,  # one token of text beside 13 of needle, question and answer
+    "Needle": 14,
+    "MultiKey": 35,
+    "MultiValue": 24,
+    "MultiQuery": 34,
+    "VariableTracking": 49,
+    "CommonWords": 17,
+    "FrequentWords": 38,
+}
 
 
 # ---------------------------------------------------------------- a whole configuration
@@ -356,7 +435,7 @@ def check(cfg: Mapping[str, Any]) -> None:
         _must_be_settings(section, values)
         if section:
             _refuse_unknown(section, values, rules)
-        if section and training:
+        if section and section != "protocol" and training:
             _refuse_missing(section, values, rules)
         _check_values(section, values, rules)
     _check_paths(cfg)
@@ -378,6 +457,22 @@ def lengths(cfg: Mapping[str, Any]) -> list[int]:
     return list(dict.fromkeys(given))
 
 
+def longest(cfg: Mapping[str, Any]) -> int:
+    """The length of the evaluation texts, in tokens fed."""
+    return cfg["task"].get("longest") or max(8 * cfg["train_length"], *lengths(cfg))
+
+
+def protocols(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """Name -> settings of the chosen protocols: all that stands in their group but `at`."""
+    return {name: own for name, own in _as_mapping(cfg.get("protocol")).items() if name not in AT}
+
+
+def steps_along(cfg: Mapping[str, Any]) -> list[int]:
+    """The steps of the training, its last one aside, after which the protocols are measured too."""
+    steps = cfg["optim"]["steps"]
+    return sorted({max(1, round(part * steps)) for part in cfg["protocol"].get("at", ())} - {steps})
+
+
 def sections(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, Rule]]]:
     """(name, settings, rules) of every part of a configuration that has rules."""
     for section, rules in RULES.items():
@@ -387,9 +482,11 @@ def sections(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, Ru
         for key, settings, file in _classes(cfg, group):
             known = CLASSES.get(_class_name(file["_target_"]), {})
             yield key, settings, {name: known.get(name) or _same_type(value) for name, value in file.items()}
-    for name, settings in _as_mapping(cfg.get("protocol")).items():
+    for name, settings in protocols(cfg).items():
         if name in PROTOCOLS:
             yield f"protocol.{name}", settings, PROTOCOLS[name]
+    if "at" in _as_mapping(cfg.get("protocol")):
+        yield "protocol", cfg["protocol"], AT | dict.fromkeys(PROTOCOLS, ANY)
     for name, settings in _as_mapping(cfg.get("extension")).items():
         file = file_settings("extension", name)
         if file is not None and _as_mapping(settings).get("_target_", file["_target_"]) == file["_target_"]:
@@ -442,10 +539,10 @@ def _check_choices(cfg: Mapping[str, Any], training: bool) -> None:
         if not isinstance(target, str) or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", target):
             raise UserError(f"{group}._target_={show(target)}: must be a class, such as wave.Wave in wave.py")
     for group in MULTIPLE if training or "run" in cfg else ():
-        if not cfg.get(group):
+        if not (protocols(cfg) if group == "protocol" else cfg.get(group)):
             raise UserError(f"{group}=[]: needs at least one of {', '.join(choices(group))}")
         _must_be_settings(group, cfg[group])
-    _refuse_unknown("protocol", cfg.get("protocol", {}), PROTOCOLS)
+    _refuse_unknown("protocol", cfg.get("protocol", {}), [*PROTOCOLS, *AT])
 
 
 def _check_names(names: Any) -> None:
@@ -487,9 +584,10 @@ def _check_paths(cfg: Mapping[str, Any]) -> None:
         "tokenizer": "leave it out for bytes",
     }
     for key, remedy in remedies.items():
-        path = cfg["task"].get(key) if kind(cfg, "task") else None
-        if path is not None and not Path(path).expanduser().exists():
-            raise UserError(f"task.{key}={path}: no such file or folder{_here(path)}; {remedy}")
+        given = cfg["task"].get(key) if kind(cfg, "task") else None
+        for path in given if isinstance(given, list) else [given]:
+            if path is not None and not Path(path).expanduser().exists():
+                raise UserError(f"task.{key}={path}: no such file or folder{_here(path)}; {remedy}")
 
 
 def run_exists(key: str, path: str) -> Path:
@@ -671,17 +769,41 @@ def _targets(position: Any) -> Iterator[Any]:
 
 def _check_task(cfg: Mapping[str, Any]) -> None:
     task, asked = cfg["names"]["task"], lengths(cfg)
-    shortest = SHORTEST.get(kind(cfg, "task"), 1)
+    shortest = _shortest(cfg)
     for key, value in {"train_length": [cfg["train_length"]], "lengths": asked}.items():
         if min(value) < shortest:
             raise UserError(f"{key}={min(value)}: must be at least {shortest}, the least of task={task}")
     for one, other in ("path", "hub"), ("tokenizer", "bpe"):
         if kind(cfg, "task") and None not in (cfg["task"].get(one), cfg["task"].get(other)):
             raise UserError(f"task.{one}={cfg['task'][one]}: must be null where task.{other} is given")
+    if kind(cfg, "task") == "Text":
+        _check_text(cfg)
     longest = cfg["task"].get("longest")
     if kind(cfg, "task") and longest is not None and longest < max(asked):
         least = f"at least the longest evaluation length, {max(asked)}, or null for that"
         raise UserError(f"task.longest={longest}: must be {least}")
+
+
+def _check_text(cfg: Mapping[str, Any]) -> None:
+    task = cfg["task"]
+    several = len(task["path"]) if isinstance(task["path"], list) else 1
+    if task["weights"] is not None and (several == 1 or len(task["weights"]) != several):
+        raise UserError(
+            f"task.weights={show(task['weights'])}: must be null, or one for each corpus of a list task.path=[…]"
+        )
+    if task["packed"] is not None and task["contiguous"]:
+        raise UserError(f"task.contiguous=true: must be false with task.packed={task['packed']}")
+    sampling = cfg["names"]["sampling"]
+    if task["packed"] == "reset" and kind(cfg, "sampling") and sampling != "consecutive":
+        told = "which gives every document the positions from 0; or choose task.packed=joined"
+        raise UserError(f"sampling={sampling}: must be consecutive with task.packed=reset, {told}")
+
+
+def _shortest(cfg: Mapping[str, Any]) -> int:
+    """Of a task at the settings of its file. At others it may be another, and the task itself refuses what is less."""
+    file = file_settings("task", cfg["names"]["task"]) or {}
+    same = all(cfg["task"].get(key) == value for key, value in file.items() if key not in EVALUATED)
+    return SHORTEST.get(kind(cfg, "task"), 1) if same else 1
 
 
 def under(cfg: Mapping[str, Any]) -> tuple[str, dict[str, Any], int] | None:
@@ -728,16 +850,21 @@ def _check_memory(cfg: Mapping[str, Any]) -> None:
 
 
 def _check_protocol(cfg: Mapping[str, Any]) -> None:
-    task, chosen = cfg["names"]["task"], cfg["protocol"]
+    task, chosen = cfg["names"]["task"], protocols(cfg)
     own = kind(cfg, "task")
     scores = SCORES.get(own, ASKED if own else chosen)
     if not set(scores) & set(chosen):
         raise UserError(f"protocol=[{','.join(chosen)}]: does not score task={task}; {choose(scores)}")
-    if "same_targets" in chosen and "same_targets" in scores:
-        k, shortest = chosen["same_targets"].get("k"), min(lengths(cfg))
-        if k and k > shortest:  # the default, null, is left out at lengths shorter than it
+    shortest = min(lengths(cfg))
+    for name, key in (("same_targets", "k"), ("sliding", "stride")):
+        value = chosen.get(name, {}).get(key)
+        if name in scores and value and value > shortest:  # the default, null, is left out at lengths shorter than it
             least = f"at most the shortest evaluation length, {shortest}, or null"
-            raise UserError(f"protocol.same_targets.k={show(k)}: must be {least}")
+            raise UserError(f"protocol.{name}.{key}={show(value)}: must be {least}")
+    alone = chosen.get("window", {}).get("L") or cfg["train_length"]
+    if "window" in chosen and "window" in scores and alone > longest(cfg):
+        most = f"at most the length of the evaluation texts, {longest(cfg)}; or give task.longest={alone}"
+        raise UserError(f"protocol.window.L={alone}: must be {most}")
 
 
 # ---------------------------------------------------------------- what the files say

@@ -30,6 +30,7 @@ from posenc_train.positions.ssmax import Ssmax
 from posenc_train.positions.stack import Stack
 from posenc_train.positions.t5 import T5
 from posenc_train.positions.window import Window
+from posenc_train.tasks.base import Task
 
 
 def sinks(dims: Dims) -> PositionScheme:
@@ -59,7 +60,7 @@ KINDS = {  # hook -> the scheme that stands for it
 }
 
 
-class Text:
+class Text(Task):
     """Random bytes as a task: what evaluation asks of one."""
 
     protocols, unit, begin, vocab = ("nonoverlapping",), "byte", None, 256

@@ -13,12 +13,13 @@ from posenc_train.model.transformer import Transformer
 from posenc_train.positions.alibi import Alibi
 from posenc_train.positions.base import Dims
 from posenc_train.positions.learned import Learned
+from posenc_train.tasks.base import Task
 
 PROTOCOLS = {"nonoverlapping": {}, "same_targets": {"k": 8}, "per_position": {}, "free_running": {}}
 DIMS = Dims(width=16, heads=2, head_width=8, layers=2, train_length=16)
 
 
-class Windows:
+class Windows(Task):
     """A task of given windows of ids."""
 
     protocols = ("nonoverlapping", "same_targets", "per_position")

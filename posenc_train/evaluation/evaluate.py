@@ -211,8 +211,8 @@ def text_losses(
     over the draws of positions.
 
     begin: an id that is fed in place of the first token (BOS) of every window, and of every document in it, as in
-    training. layout: of several documents in a text, whose positions go from 0 where none are drawn. A window that several
-    protocols ask for is fed once; no more than `tokens` at a time, and no more is kept than one number a target.
+    training. layout: of several documents in a text, whose positions go from 0 where none are drawn. A window that
+    several protocols ask for is fed once; no more than `tokens` at a time, and one number a target is kept.
     """
     texts, size = windows.shape
     device = next(model.parameters()).device

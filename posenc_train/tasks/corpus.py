@@ -63,6 +63,20 @@ class Mapped:
         return arrays
 
 
+class Joined(Mapped):
+    """The columns of several, one after another."""
+
+    def __init__(self, parts: Sequence[Mapped]):
+        self.parts = list(parts)
+
+    def __reduce__(self):
+        return Joined, (self.parts,)
+
+    @cached_property
+    def arrays(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        return [array for part in self.parts for array in part.arrays]
+
+
 class Documents:
     """A sequence of one-dimensional arrays that are not copied: documents, or parts of them, of a
     `Mapped`."""
@@ -83,12 +97,36 @@ class Documents:
         chunk = np.repeat(np.arange(-1, len(arrays) - 1), [len(begins) - 1 for _, begins in arrays])
         return cls(mapped, chunk, first, lengths, np.arange(len(lengths)))
 
+    @classmethod
+    def joined(cls, parts: Sequence["Documents"], rows: Sequence[int]) -> "Documents":
+        """The documents of several, one after another; rows: by how much those of each are moved on."""
+        if len(parts) == 1:
+            return parts[0]
+        before = np.cumsum([0, *(len(part._mapped.arrays) for part in parts)])
+        return cls(
+            Joined([part._mapped for part in parts]),
+            np.concatenate([part._chunk + moved for part, moved in zip(parts, before[:-1], strict=True)]),
+            np.concatenate([part._first for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+            np.concatenate([part.rows + moved for part, moved in zip(parts, rows, strict=True)]),
+        )
+
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> np.ndarray:
         first = self._first[index]
         return self._mapped.arrays[self._chunk[index]][0][first : first + self.lengths[index]]
+
+    def windows(self, indices: np.ndarray, firsts: np.ndarray, size: int) -> np.ndarray:
+        """int64 [len(indices), size]: of each of the documents `size` items from its first on."""
+        chunks, firsts = self._chunk[indices], self._first[indices] + firsts
+        windows = np.empty((len(indices), size), np.int64)
+        for chunk in np.unique(chunks):
+            here = chunks == chunk
+            items = self._mapped.arrays[chunk][0]
+            windows[here] = np.lib.stride_tricks.sliding_window_view(items, size)[firsts[here]]
+        return windows
 
     def take(self, keep: np.ndarray) -> "Documents":
         """The documents at the indices `keep`."""

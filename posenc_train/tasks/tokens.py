@@ -24,7 +24,8 @@ PLACE = re.compile(r"(?<=\S) (?=[^\W\d_])")
 
 
 class Vocabulary:
-    """A tokenizer: `text` is its tokenizer.json, `lengths` [vocab] how many bytes each id stands for."""
+    """A tokenizer: `text` is its tokenizer.json; of each id, `spellings` are its bytes, `lengths` [vocab] how many, and
+    `symbols` how the file writes it."""
 
     def __init__(self, text: str, where: str):
         import tokenizers
@@ -36,10 +37,12 @@ class Vocabulary:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.text, self.where = text, where
-        self.lengths = _lengths(self.tokenizer, json.loads(text), where)  # int64
+        self.spellings = _spellings(self.tokenizer, json.loads(text), where)
+        self.lengths = np.array([len(spelling) for spelling in self.spellings])  # int64
         self.piece = PIECE if _parts_words(self.tokenizer) else sys.maxsize
         self.dtype = "uint16" if len(self.lengths) <= 2**16 else "uint32"
         self.fingerprint = digest(text)
+        self.symbols = [self.tokenizer.id_to_token(id) for id in range(len(self.lengths))]
 
     @classmethod
     def load(cls, path: str) -> "Vocabulary":
@@ -183,24 +186,29 @@ def _bpe(texts: Iterator[str], size: int, where: str):
     return tokenizer
 
 
-def _lengths(tokenizer, content: dict, where: str) -> np.ndarray:
+def _spellings(tokenizer, content: dict, where: str) -> list[bytes]:
     """A byte-level token is written with one character a byte; an added token is written as it is."""
-    from tokenizers import pre_tokenizers
-
     added = {token["id"]: token["content"] for token in content.get("added_tokens", [])}
-    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
-    lengths = np.zeros(max(tokenizer.get_vocab().values(), default=-1) + 1, np.int64)
+    alphabet = _alphabet()
+    spellings = [b""] * (max(tokenizer.get_vocab().values(), default=-1) + 1)
     for token, id in tokenizer.get_vocab().items():
         if id in added:
-            lengths[id] = len(added[id].encode())
-        elif alphabet.issuperset(token):
-            lengths[id] = len(token)
+            spellings[id] = added[id].encode()
+        elif alphabet.keys() >= set(token):
+            spellings[id] = bytes(alphabet[character] for character in token)
         else:
             break
     else:
         if _holds(content.get("decoder"), "ByteLevel"):
-            return lengths
+            return spellings
     raise UserError(f"{where}: not a byte-level tokenizer, so bits per byte cannot be had; give one, or task.bpe=…")
+
+
+def _alphabet() -> dict[str, int]:
+    """The byte of each character of byte-level tokens: printable ones are themselves, others come from 256 on."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = sorted(set(range(256)) - set(printable))
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 def _parts_words(tokenizer) -> bool:

@@ -27,7 +27,9 @@ class Training(L.LightningModule):
     def training_step(self, batch: Batch, index: int) -> Tensor:
         share, length = batch.inputs.shape
         first = self.trainer.global_rank * share  # which rows these are, as in Batches
-        pos = self.sampling(range(first, first + share), length, self.config["seed"], self.trainer.global_step)
+        pos = batch.pos
+        if pos is None:
+            pos = self.sampling(range(first, first + share), length, self.config["seed"], self.trainer.global_step)
         pos = None if pos is None else pos.to(batch.inputs.device)
         logits = self.model(batch.inputs, pos=pos, doc=batch.doc, memory=self.memory)
         total = F.cross_entropy(
