@@ -58,9 +58,15 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 __all__ = ["CONF", "UserError", "cell_name", "check", "command_line", "compose", "entry", "expand", "extension_label"]
-__all__ += ["label", "lengths", "longest", "protocols", "run_exists", "run_folder", "steps_along", "training_config"]
+__all__ += ["Unmeasured", "label", "lengths", "longest", "protocols", "run_exists", "run_folder", "steps_along"]
+__all__ += ["training_config"]
 
 Config = dict[str, Any]
+
+
+class Unmeasured(Exception):
+    """What was asked for, done and written, but for cells that have no number: in one line, which and why."""
+
 
 # ---------------------------------------------------------------- names that follow from a configuration
 
@@ -313,9 +319,10 @@ def entry(name: str, sweeps: bool = False) -> Callable[[Callable[[Config], None]
     """Make a function of a checked configuration a command: conf/<name>.yaml with the command line on top.
 
     Exit codes: 2 for a mistake of the person (one line on stderr, `error: key=value: …`); 1 for a fault of
-    ours (a traceback), and for a sweep (-m) with a job that failed, after the other jobs have run; 130 after
-    Ctrl-C. With `sweeps` the command line may hold sweeps without -m: the function sees the first value of
-    each, and `command_line()` what was written.
+    ours (a traceback), for measurements that have no number although all else is done (Unmeasured, one line), and
+    for a sweep (-m) with a job that failed, after the other jobs have run; 130 after Ctrl-C. With `sweeps` the
+    command line may hold sweeps without -m: the function sees the first value of each, and `command_line()` what
+    was written.
     """
 
     def decorate(main: Callable[[Config], None]) -> Callable[[], None]:
@@ -373,6 +380,9 @@ def _attempt(work: Callable[[], None], where: str = "") -> int:
     except UserError as e:
         print(f"error: {where}{' '.join(str(e).splitlines())}", file=sys.stderr)
         return 2
+    except Unmeasured as e:
+        print(f"error: {where}{e}", file=sys.stderr)
+        return 1
     except OSError as e:
         if e.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import torch
 import yaml
 
 from posenc_train.build import class_of
-from posenc_train.config import UserError, check, label, training_config
+from posenc_train.config import Unmeasured, UserError, check, label, steps_along, training_config
+from posenc_train.evaluation.rows import ALONG, FAULTS, Row
 from posenc_train.evaluation.run import wanted
 from posenc_train.report import store
 
@@ -36,16 +37,63 @@ def finished(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> bool:
     """Whether every measurement that is asked for is there, of the checkpoint with this label, and the report too.
 
     Also the settings of the task that only evaluation reads (its seed, its windows) must be those of last time; how
-    many draws of positions an evaluation took, its rows tell.
+    many draws of positions an evaluation took, its rows tell. What was out of memory counts as not there.
     """
     if not all((folder / file).exists() for file in ("last.ckpt", "config.yaml", "rows.jsonl", "table.csv")):
         return False
     if load_config(folder).get("task") != cfg["task"]:
         return False
-    rows = store.load(folder / "rows.jsonl")
-    ours = [row for row in rows if (row.checkpoint, row.sampling) == (checkpoint, label(cfg, "sampling"))]
-    have = {(row.extension, row.length, row.protocol) for row in ours}
-    return wanted(cfg, class_of(cfg["task"]["_target_"], "task").protocols) <= have
+    return evaluated(cfg, folder, checkpoint) and not steps_to_measure(cfg, folder)
+
+
+def evaluated(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> bool:
+    rows = asked_for(cfg, folder, checkpoint)
+    have = {_place(row) for row in rows} - {_place(row) for row in rows if row.status == "out of memory"}
+    return _wanted(cfg) <= have
+
+
+def steps_to_measure(cfg: Mapping[str, Any], folder: Path) -> list[int]:
+    """The steps along the training whose measurements are asked for and not there."""
+    have = {step: set(map(_place, asked_for(cfg, folder, f"{ALONG}{step}"))) for step in steps_along(cfg)}
+    return [step for step, places in have.items() if not _wanted(cfg) <= places]
+
+
+def measurements(cfg: Mapping[str, Any], folder: Path) -> list[Row]:
+    """The rows that a training of this configuration asks for, as far as they are there: at its end and along it."""
+    labels = [f"last@{cfg['optim']['steps']}", *(f"{ALONG}{step}" for step in steps_along(cfg))]
+    return [row for checkpoint in labels for row in asked_for(cfg, folder, checkpoint)]
+
+
+def asked_for(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> list[Row]:
+    """The rows of a checkpoint that this configuration asks for, as far as they are there."""
+    ours = (checkpoint, label(cfg, "sampling"))
+    rows = [row for row in store.load(folder / "rows.jsonl") if (row.checkpoint, row.sampling) == ours]
+    return [row for row in rows if _place(row) in _wanted(cfg)]
+
+
+def _wanted(cfg: Mapping[str, Any]) -> set[tuple[str, int, str]]:
+    return wanted(cfg, class_of(cfg["task"]["_target_"], "task").protocols)
+
+
+def _place(row: Row) -> tuple[str, int, str]:
+    return row.extension, row.length, row.protocol
+
+
+def complain(rows: Iterable[Row]) -> None:
+    """Raises Unmeasured, which names the cells that have no number although there should be one."""
+    faults: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        if row.status in FAULTS:
+            faults.setdefault((row.cell, row.status), []).append(row)
+    if faults:
+        told = [f"{cell}: {status} {_where(some)}" for (cell, status), some in faults.items()]
+        raise Unmeasured(f"{'; '.join(told)}; all else is measured and written")
+
+
+def _where(rows: list[Row]) -> str:
+    """at 512, 1024 tokens (nonoverlapping, sliding(stride=64))"""
+    lengths, protocols = (dict.fromkeys(str(getattr(row, key)) for row in rows) for key in ("length", "protocol"))
+    return f"at {', '.join(lengths)} tokens ({', '.join(protocols)})"
 
 
 @contextlib.contextmanager

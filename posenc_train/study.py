@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from posenc_train.config import UserError, check, command_line, compose, expand, run_folder
+from posenc_train.config import Unmeasured, UserError, check, command_line, compose, expand, run_folder
 
 OWN = ("experiment", "jobs")  # keys of the study itself; every other override is the cells'
 SMALL = 128  # up to this width one thread a cell is faster than all threads for one cell (measured on two cores)
@@ -155,6 +155,8 @@ def train(config: dict[str, Any], folder: Path) -> None:
         os.dup2(file.fileno(), 2)
     try:
         runpy.run_path(str(script))["main"].__wrapped__(config)
+    except Unmeasured:  # the study tells, of all cells together
+        pass
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

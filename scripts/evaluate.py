@@ -33,6 +33,7 @@ def main(cfg: dict) -> None:
         with Run(cfg["logger"]["mode"], folder.name, trained["study"], trained) as run:
             run.evaluation(store.load(folder / "rows.jsonl"))  # all of them: W&B shows the last table
     print(report.text(report.of(folder)))
+    runs.complain(runs.asked_for(trained, folder, saved.label))
 
 
 if __name__ == "__main__":

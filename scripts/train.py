@@ -17,6 +17,7 @@ def main(cfg: dict) -> None:
     tables.ask(cfg["task"])
     from posenc_train import report, runs
     from posenc_train.build import build_model, build_sampling, build_task, rehearse
+    from posenc_train.evaluation.rows import ALONG
     from posenc_train.evaluation.run import cost_rows, evaluate_run, longest
     from posenc_train.report import store
     from posenc_train.report.wandb import Run
@@ -26,7 +27,7 @@ def main(cfg: dict) -> None:
     folder, step = run_folder(cfg), cfg["optim"]["steps"]
     if runs.finished(cfg, folder, f"last@{step}"):
         print(f"{folder}: finished before, nothing is trained again")
-        return
+        return runs.complain(runs.measurements(cfg, folder))
     rehearse(cfg)
     runs.prepare(cfg["trainer"])
     task = build_task(cfg)
@@ -35,7 +36,12 @@ def main(cfg: dict) -> None:
     start = initialise(model, cfg["position"], Path(cfg["init"]).expanduser()) if cfg["init"] else "fresh weights"
     with runs.opened(cfg, folder) as mode, Run(mode, folder.name, cfg["study"], cfg) as run:
         runs.log.info("%s from %s\n%s", folder, start, runs.describe(facts))
-        seconds = fit(cfg, task, model, build_sampling(cfg), folder, run)
+
+        def measure(step: int) -> None:
+            rows = evaluate_run(cfg, task, model, step, f"{ALONG}{step}", folder, runs.log.info)
+            store.append(folder / "rows.jsonl", rows)
+
+        seconds = fit(cfg, task, model, build_sampling(cfg), folder, run, runs.steps_to_measure(cfg, folder), measure)
         if runs.RANK:
             return  # another process evaluates and writes
         runs.log.info("evaluating at %s tokens", ", ".join(map(str, lengths(cfg))))
@@ -51,6 +57,7 @@ def main(cfg: dict) -> None:
             if file.suffix == ".png":
                 run.figure(file.stem, file)
         runs.log.info("%s\nrows, tables and figures are in %s", report.text(summary), folder)
+    runs.complain(runs.measurements(cfg, folder))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from typing import Any
 
 VERSION = 1
 STATUSES = ("ok", "beyond reach", "out of memory", "not finite")
+FAULTS = ("out of memory", "not finite")  # statuses that nobody planned
+ALONG = "step@"  # how the label of a checkpoint begins that is measured along the training and not kept
 _INTEGERS = ("seed", "train_length", "length", "tokens_seen", "count", "version")
 _NOT_KEY = ("total", "count", "status")
 

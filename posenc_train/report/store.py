@@ -59,19 +59,23 @@ def load(path: Path | str) -> list[Row]:
 
 
 def append(path: Path | str, rows: Iterable[Row]) -> int:
-    """Adds the rows whose key the file does not have, all of them or, if anything fails, none.
+    """Adds the rows whose key the file does not have, all of them or, if anything fails, none. What was out of memory
+    in the file and is not now gives way.
 
     Returns how many were added. Raises UserError if a line of the file is damaged; the file stays as it is.
     """
     old = load(path)
-    keys = {row.key() for row in old}
+    status = {row.key(): row.status for row in old}
     new = []
     for row in rows:
-        if row.key() not in keys:
-            keys.add(row.key())
+        key = row.key()
+        if key not in status or (status[key] == "out of memory" and row.status != "out of memory"):
+            status[key] = row.status
             new.append(row)
     if new:
-        write_whole(path, "".join(row.json() + "\n" for row in [*old, *new]).encode())
+        better = {row.key() for row in new}
+        kept = [row for row in old if row.key() not in better]
+        write_whole(path, "".join(row.json() + "\n" for row in [*kept, *new]).encode())
     return len(new)
 
 

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,24 @@ class Recorder(L.Callback):
             self.bar.close()
 
 
+class Pauses(L.Callback):
+    """Does something with the model after some of the steps, as if the training had not noticed: the clock stands, and
+    the random numbers go on where they were.
+
+    Before the checkpoints: a training that is taken up again does not repeat it, and has not left it out.
+    """
+
+    def __init__(self, steps: Sequence[int], work: Callable[[int], None], recorder: Recorder):
+        self.steps, self.work, self.recorder = steps, work, recorder
+
+    def on_train_batch_end(self, trainer: L.Trainer, module, outputs, batch, index) -> None:
+        if trainer.global_step in self.steps and trainer.is_global_zero:
+            began = time.perf_counter()
+            with torch.random.fork_rng():
+                self.work(trainer.global_step)
+            self.recorder.clock += time.perf_counter() - began
+
+
 class Checkpoints(L.Callback):
     """last.ckpt every so many steps and at the end; the one before stays as before.ckpt. Each appears whole.
 
@@ -139,15 +158,30 @@ def lines_up_to(path: Path, step: int) -> list[str]:
     return kept
 
 
-def fit(config: dict[str, Any], task: Task, model: Transformer, sampling: Any, folder: Path, run: Run) -> float:
+def fit(
+    config: dict[str, Any],
+    task: Task,
+    model: Transformer,
+    sampling: Any,
+    folder: Path,
+    run: Run,
+    pauses: Sequence[int] = (),
+    work: Callable[[int], None] = lambda step: None,
+) -> float:
     """Trains the model in place to `optim.steps`, from the newest checkpoint where there is one. Returns the seconds
-    it took, over all attempts. With several devices every one of them comes back from here."""
+    it took, over all attempts, without those of the `work` that is done after the steps in `pauses`. With several
+    devices every one of them comes back from here. Raises UserError where a checkpoint is past one of these steps."""
     settings, optim = config["trainer"], config["optim"]
     checkpoint, saved = resume(model, folder)
     if saved and saved.data != task.fingerprint:
         raise UserError(
             f"{folder}: was trained on other data, up to step {saved.step}, than the task has now: "
             "restore the data, or train under another study="
+        )
+    if saved and (past := [step for step in pauses if step <= saved.step]):
+        raise UserError(
+            f"protocol.at={config['protocol']['at']}: {folder} has been trained past step {past[0]}, whose weights are "
+            "gone, without measuring there: leave it out, or train again under another study="
         )
     if saved and saved.step == optim["steps"]:
         return saved.seconds
@@ -163,7 +197,11 @@ def fit(config: dict[str, Any], task: Task, model: Transformer, sampling: Any, f
             devices=settings["devices"],
             strategy="auto" if settings["devices"] == 1 else "ddp",
             gradient_clip_val=optim["clip"],
-            callbacks=[recorder, Checkpoints(folder, settings["checkpoint_every"])],
+            callbacks=[
+                recorder,
+                Pauses(pauses, work, recorder),
+                Checkpoints(folder, settings["checkpoint_every"]),
+            ],
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
