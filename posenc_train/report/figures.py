@@ -85,7 +85,12 @@ def _together(report: Report, quantities: tuple[str, ...]) -> list[list[Table]]:
     """The tables of these quantities that hold any number, by (task, model, train length)."""
     groups: dict[tuple, list[Table]] = {}
     for table in report.tables:
-        if table.quantity in quantities and any(_drawn(cell) for ln in table.lines for cell in ln.cells.values()):
+        apart = bare(table.protocol) == "recurrence" or table.unit == "word"  # the same losses in other parts
+        if (
+            not apart
+            and table.quantity in quantities
+            and any(_drawn(cell) for ln in table.lines for cell in ln.cells.values())
+        ):
             groups.setdefault((table.task, table.model, table.train_length), []).append(table)
     return list(groups.values())
 

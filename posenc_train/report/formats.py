@@ -18,6 +18,7 @@ FORMULAS = {"perplexity": " = exp(nll / count)", "bits per byte": " = nll / coun
 WORDS = {
     "same_targets": " (the same last k targets, with growing context)",
     "nonoverlapping": " (every target, in windows side by side)",
+    "recurrence": " (by how many tokens back the target's context last occurred)",
     "free_running": " (the model's own generation)",
     "teacher_forced": " (with the right answer so far)",
 }

@@ -39,7 +39,7 @@ MARK = "†"
 Record = dict[str, Any]  # a row of the frame
 
 _TABLE = ("task", "model", "train_length", "protocol", "quantity", "unit")
-_LINE = ("study", "scheme", "extension", "sampling", "recipe", "checkpoint", "tokens_seen")
+_LINE = ("study", "scheme", "extension", "sampling", "recipe", "checkpoint", "tokens_seen", "part")
 _COLUMN = ("length", "slice")
 _MODEL = ("study", "cell", "protocol", "checkpoint")
 _SAME_MEASUREMENT = [  # of two rows that differ in nothing but their code, the later one counts
@@ -141,7 +141,7 @@ def summary(frame: pd.DataFrame, gate: float = 0.95) -> Report:
     accuracy at the longest length up to its train length is below this has not learned the task, and its
     longer cells say so.
     """
-    rows = frame.drop_duplicates(_SAME_MEASUREMENT, keep="last").to_dict("records")
+    rows = [_folded(row) for row in frame.drop_duplicates(_SAME_MEASUREMENT, keep="last").to_dict("records")]
     training = [row for row in rows if row["protocol"] == "training"]
     losses = [row | {"quantity": "loss"} for row in rows if bare(row["protocol"]) == "per_position"]
     scores = [score for row in rows for score in _scores(row)]
@@ -165,6 +165,17 @@ def _grouped(rows: Iterable[Record], keys: tuple[str, ...]) -> dict[tuple, list[
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     return groups
+
+
+def _folded(row: Record) -> Record:
+    """The row with `part`: the slice that makes lines of their own, where many slices as columns would be too wide."""
+    part = json.loads(row["slice"]).get("recurrence") if bare(row["protocol"]) == "recurrence" else None
+    return row | ({"part": ""} if part is None else {"part": part, "slice": "{}"})
+
+
+def _part_order(part: str) -> float:
+    """ "65-128" -> 65; "never" comes last."""
+    return float(part.partition("-")[0]) if part[:1].isdigit() else math.inf
 
 
 def _scores(row: Record) -> Iterator[Record]:
@@ -234,7 +245,8 @@ def _lines(rows: list[Record]) -> list[tuple[str, list[Record]]]:
     parts = [part for group in _grouped(rows, _LINE).values() for part in _split(group)]
     parts = [sorted(part, key=lambda row: row["seed"]) for part in parts]
     named = list(zip(_labels([part[0] for part in parts]), parts, strict=True))
-    return sorted(named, key=lambda line: (_rank(SCHEMES, line[1][0]["scheme"]), line[0]))
+    named.sort(key=lambda line: (_rank(SCHEMES, line[1][0]["scheme"]), line[0], _part_order(line[1][0]["part"])))
+    return [(" ".join(filter(None, (label, part[0]["part"]))), part) for label, part in named]
 
 
 def _split(rows: list[Record]) -> Iterable[list[Record]]:
