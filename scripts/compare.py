@@ -13,7 +13,7 @@ def main(cfg: dict) -> None:
     from posenc_train import report
 
     folder = Path("runs", cfg["study"])
-    summary = report.of(folder, cfg["gate"])
+    summary = report.of(folder, cfg["gate"], cfg["tolerance"])
     print(report.text(summary))
     for file in report.write(summary, folder):
         print(f"wrote {file}")

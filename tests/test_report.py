@@ -25,6 +25,9 @@ from posenc_train.evaluation.rows import FIELDS, Row
 from posenc_train.report import figures, formats, store, tables
 
 NLL = {"protocol": "nonoverlapping", "metric": "nll", "unit": "byte"}
+DERIVED = (
+    "extrapolation ratio", "longest usable length", "gain over window", "fewer starved tokens", "longer context",
+)  # fmt: skip
 COPY = {"task": "copy", "train_length": 51, "protocol": "free_running", "unit": "token", "metric": "token"}
 
 
@@ -70,8 +73,19 @@ def write(study: Path) -> list[Path]:
     return posenc_train.report.write(posenc_train.report.of(study), study)
 
 
-def cells(of: tables.Report) -> list[dict[str, str]]:
+def written(of: tables.Report) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(formats.csv(of))))
+
+
+def cells(of: tables.Report) -> list[dict[str, str]]:
+    """The lines of table.csv that hold a row's own number."""
+    return [line for line in written(of) if not line["quantity"].startswith(DERIVED)]
+
+
+def worth(of: tables.Report) -> dict[tuple, dict[str, str]]:
+    """The others: (scheme and extension, quantity, length) -> the line."""
+    lines = [line for line in written(of) if line["quantity"].startswith(DERIVED)]
+    return {(line["label"], line["quantity"], int(line["length"])): line for line in lines}
 
 
 def copies(scheme: str, shares: list[float], **more) -> list[Row]:
@@ -239,7 +253,7 @@ def test_every_number_of_the_table_follows_from_the_lines_of_the_rows(tmp_path, 
     study = save(tmp_path, rows)
     configure(study, [r for r in rows if r.protocol == "training" and r.metric == "seconds"])
     configure(study, [r for r in rows if r.metric == "stops"], task={"n": 1})
-    written = cells(tables.summary(store.read(study)))
+    found = cells(tables.summary(store.read(study)))
 
     lines = [json.loads(x) for f in study.glob("*/rows.jsonl") for x in f.read_text().splitlines()]
     learned = {
@@ -263,8 +277,8 @@ def test_every_number_of_the_table_follows_from_the_lines_of_the_rows(tmp_path, 
                 key = (x["task"], x["protocol"], quantity, x["scheme"], x["length"])
                 expected.setdefault(key, []).append("not learned" if hidden else value)
 
-    assert len(written) == len(expected) == 6 * 4 * 3 + 4 * 4 * 3
-    for line in written:
+    assert len(found) == len(expected) == 6 * 4 * 3 + 4 * 4 * 3
+    for line in found:
         values = expected[line["task"], line["protocol"], line["quantity"], line["scheme"], int(line["length"])]
         assert int(line["n"]) == len(values) == seeds
         assert float(line["factor"]) == int(line["length"]) / int(line["train_length"])
@@ -435,6 +449,229 @@ def test_a_damaged_configuration_is_named(tmp_path):
         (study / row().cell / "config.yaml").write_text(text)
         with pytest.raises(UserError, match=r"config\.yaml"):
             store.read(study)
+
+
+# ---- what follows from two lengths -----------------------------------------------------------------------
+
+
+def losses(protocol: str, values: dict[int, float], count: int = 1000, **more) -> list[Row]:
+    """Rows of these mean losses in nats, by length."""
+    return [row(protocol=protocol, length=n, total=count * mean, count=count, **more) for n, mean in values.items()]
+
+
+def test_the_gain_over_the_window_and_the_split_are_the_formulas(tmp_path):
+    """loss(1x) - loss(c x); S = (2.0 + (c - 1) 1.6) / c is 1.8 at 2x and 1.7 at 4x."""
+    rows = losses("same_targets(k=64)", {128: 1.9, 256: 1.7, 512: 2.0})
+    rows += losses("nonoverlapping", {128: 2.0, 256: 1.75, 512: 1.72})
+    rows += losses("window(L=128, targets=1024)", {128: 1.6}, 1024)
+    found = worth(report(tmp_path, rows))
+    expected = {
+        ("gain over window", 256): 0.2, ("gain over window", 512): -0.1,
+        ("fewer starved tokens", 256): 0.2, ("longer context", 256): 0.05,
+        ("fewer starved tokens", 512): 0.3, ("longer context", 512): -0.02,
+    }  # fmt: skip
+    for (quantity, length), value in expected.items():
+        line = found["rope", quantity, length]
+        assert float(line["value"]) == pytest.approx(value) and line["protocol"].startswith(("same", "nonover"))
+    text = " ".join(formats.render(report(tmp_path, rows)).split())
+    assert "+0.200 -0.100" in text and "nats per byte gained over 1x" in text
+
+
+def test_without_the_window_nothing_is_split_and_another_text_is_not_compared(tmp_path):
+    rows = losses("nonoverlapping", {128: 2.0, 256: 1.75})
+    rows += losses("window(L=128)", {128: 1.6}, eval_hash="other")
+    rows += losses("same_targets(k=64)", {128: 1.9}) + losses("same_targets(k=64)", {256: 1.7}, eval_hash="other")
+    quantities = {quantity for _, quantity, _ in worth(report(tmp_path, rows))}
+    assert quantities == {"extrapolation ratio of perplexity", "longest usable length by perplexity"}
+
+
+def test_seeds_are_differences_first_and_a_mean_afterwards(tmp_path):
+    rows = [
+        r
+        for seed, (one, two) in enumerate(((2.0, 1.5), (3.0, 2.9)))
+        for r in losses("same_targets(k=64)", {128: one, 256: two}, seed=seed)
+    ]
+    study = save(tmp_path, rows)
+    configure(study, rows)
+    found = worth(tables.summary(store.read(study)))
+    gain, ratio, usable = (
+        found["rope", name, 256]
+        for name in ("gain over window", "extrapolation ratio of perplexity", "longest usable length by perplexity")
+    )
+    assert float(gain["value"]) == pytest.approx(0.3) and float(gain["sd"]) == pytest.approx(math.sqrt(0.08))
+    assert float(ratio["value"]) == pytest.approx((math.exp(-0.5) + math.exp(-0.1)) / 2)
+    assert (float(usable["value"]), usable["sd"]) == (256, "")
+
+
+@pytest.mark.parametrize(
+    "at_2x, at_4x, tolerance, usable",
+    [(1.04, 1.04, 0.05, 512), (1.06, 1.0, 0.05, 128), (1.04, 1.06, 0.05, 256), (1.06, 1.06, 0.1, 512)],
+)
+def test_the_longest_usable_length_ends_before_the_first_that_is_not(tmp_path, at_2x, at_4x, tolerance, usable):
+    rows = losses("same_targets(k=64)", {128: 2.0, 256: 2.0 + math.log(at_2x), 512: 2.0 + math.log(at_4x)})
+    of = report(tmp_path, rows, tolerance=tolerance)
+    assert float(worth(of)["rope", "longest usable length by perplexity", 512]["value"]) == usable
+    assert ("≥512" if usable == 512 else str(usable)) in formats.render(of)
+    assert f"at most {1 + tolerance:g} times" in " ".join(formats.render(of).split())
+
+
+def test_accuracy_has_a_ratio_and_a_usable_length_where_the_task_was_learned(tmp_path):
+    found = worth(report(tmp_path, copies("rope", [1.0, 0.96, 0.5]) + copies("nope", [0.9, 0.9])))
+    assert float(found["rope", "extrapolation ratio of token accuracy", 204]["value"]) == 0.5
+    assert float(found["rope", "longest usable length by token accuracy", 204]["value"]) == 102
+    for quantity in ("extrapolation ratio of exact match", "longest usable length by token accuracy"):
+        assert (found["nope", quantity, 102]["status"], found["nope", quantity, 102]["value"]) == ("not learned", "")
+
+
+def test_an_extension_is_compared_with_the_plain_model_at_1x(tmp_path):
+    rows = losses("same_targets(k=64)", {128: 2.0, 256: 2.5})
+    rows += losses("same_targets(k=64)", {128: 2.4, 256: 2.3}, extension="pi(scale=8)")
+    found = worth(report(tmp_path, rows))
+    assert float(found["rope + pi(scale=8)", "gain over window", 256]["value"]) == pytest.approx(-0.3)
+
+
+@pytest.mark.parametrize("status", ["beyond reach", "out of memory", "not finite"])
+def test_what_has_no_number_has_no_gain_and_is_not_usable(tmp_path, status):
+    rows = losses("same_targets(k=64)", {128: 2.0, 256: 2.0})
+    rows.append(row(protocol="same_targets(k=64)", length=512, status=status))
+    found = worth(report(tmp_path, rows))
+    assert found["rope", "gain over window", 512]["status"] == status
+    assert float(found["rope", "longest usable length by perplexity", 512]["value"]) == 256
+
+
+# ---- intervals -------------------------------------------------------------------------------------------
+
+
+def wilson(share: float, n: int) -> tuple[float, float]:
+    """Wilson 1927, with z = 1.959964."""
+    z = 1.959963984540054
+    middle, half = share + z * z / (2 * n), z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    return (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
+
+
+def test_a_rate_has_the_interval_of_its_examples(tmp_path):
+    """Newcombe 1998, table I: 81 of 263 is 0.2553 to 0.3662. 400 tokens of 100 examples count as 100."""
+    of = report(
+        tmp_path,
+        [row(**COPY | {"metric": "exact", "unit": "example"}, length=51, total=81, count=263)]
+        + [row(**COPY, length=51, total=526, count=1052)],
+    )
+    found = {line["quantity"]: (float(line["low"]), float(line["high"])) for line in cells(of)}
+    assert found["exact match"] == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert found["exact match"] == pytest.approx(wilson(81 / 263, 263), abs=1e-12)
+    low, high = wilson(131 / 263, 263)[0], wilson(132 / 263, 263)[1]  # 131.5 of 263, outwards
+    assert found["token accuracy"] == pytest.approx((low, high), abs=1e-12)
+    text = " ".join(formats.render(of).split())
+    assert "0.308 (0.26–0.37)" in text and "each taken as wholly right or wrong" in text
+
+
+def test_all_or_nothing_and_losses(tmp_path):
+    of = report(tmp_path, [*copies("rope", [1.0]), *copies("nope", [0.0]), row()])
+    found = {(line["scheme"], line["quantity"]): (line["low"], line["high"]) for line in cells(of)}
+    low, high = map(float, found["rope", "exact match"])
+    assert (low, high) == (pytest.approx(wilson(1, 100)[0]), 1)
+    assert float(found["nope", "exact match"][1]) == pytest.approx(wilson(0, 100)[1])
+    assert found["rope", "perplexity"] == ("", "")
+
+
+# ---- parts, and along the training -----------------------------------------------------------------------
+
+
+def needles(depths: list[float], shares: list[float], **more) -> list[Row]:
+    """Exact match and token accuracy of 100 examples at 1x and 2x, whole and by depth."""
+    rows = []
+    for length in (51, 102):
+        for depth, share in [(None, sum(shares) / len(shares)), *zip(depths, shares, strict=True)]:
+            slice = {"size": length} | ({} if depth is None else {"depth": depth})
+            for metric, unit in (("token", "token"), ("exact", "example")):
+                changes = COPY | {"task": "needle", "metric": metric, "unit": unit} | more
+                rows.append(row(**changes, length=length, slice=slice, total=100 * share))
+    return rows
+
+
+def test_depths_are_lines_of_a_table_of_their_own(tmp_path):
+    """A depth x length map, in the order of the depths, beside the table of all; the gate looks at all of them."""
+    of = report(tmp_path, needles([0.0, 0.5, 1.0], [0.9, 0.97, 1.0]) + needles([0.0, 0.5, 1.0], [1.0] * 3, scheme="t5"))
+    (table,) = (table for table in of.parts if table.quantity == "token accuracy")
+    assert [line.label for line in table.lines] == [f"{s} {d}" for s in ("rope", "t5") for d in (0.0, 0.5, 1.0)]
+    assert [column.length for column in table.columns] == [51, 102]
+    assert {cell.status for line in table.lines for cell in line.cells.values()} == {"ok"}
+    (whole,) = (table for table in of.tables if table.quantity == "token accuracy")
+    assert [line.label for line in whole.lines] == ["rope", "t5"]
+    lines = [line for line in cells(of) if line["by"] == "depth" and line["quantity"] == "exact match"]
+    assert {(line["part"], line["value"]) for line in lines if line["scheme"] == "rope"} == {
+        ("0.0", "0.9"), ("0.5", "0.97"), ("1.0", "1.0"),
+    }  # fmt: skip
+    assert "by depth" in formats.render(of)
+
+
+def test_parts_in_words_keep_their_order(tmp_path):
+    rows = [
+        row(protocol="recurrence(bytes=8)", slice={"recurrence": part})
+        for part in ("never", "65-128", "1-64", "129-256")
+    ]
+    (table,) = report(tmp_path, rows).parts
+    assert [line.part for line in table.lines] == ["1-64", "65-128", "129-256", "never"]
+
+
+def test_along_the_training_a_line_is_a_length_and_a_column_the_tokens_seen(tmp_path):
+    rows = losses("same_targets(k=64)", {128: 2.0, 256: 2.1})
+    rows += losses("same_targets(k=64)", {128: 2.5, 256: 2.2}, checkpoint="step@100", tokens_seen=250_000)
+    of = report(tmp_path, rows)
+    assert [line.label for line in of.tables[0].lines] == ["rope"]  # the end, and no other checkpoint beside it
+    (table,) = of.along
+    assert [line.label for line in table.lines] == ["rope 1x 128", "rope 2x 256"]
+    values = [[cell.value for _, cell in sorted(line.cells.items())] for line in table.lines]
+    assert values == [pytest.approx([math.exp(2.5), math.exp(2.0)]), pytest.approx([math.exp(2.2), math.exp(2.1)])]
+    text = formats.render(of)
+    assert "250k tokens" in text and "along the training" in " ".join(text.split())
+    lines = [line for line in written(of) if line["by"] == "training"]
+    assert {(line["length"], line["tokens_seen"]) for line in lines} == {
+        (n, tokens) for n in ("128", "256") for tokens in ("250000", "1000000")
+    }
+    assert not report(tmp_path / "other", losses("nonoverlapping", {128: 2.0})).along
+
+
+def test_words_have_a_perplexity_of_their_own(tmp_path):
+    rows = [row(total=300, count=100), row(total=300, count=30, unit="word")]
+    found = {line["quantity"]: float(line["value"]) for line in cells(report(tmp_path, rows))}
+    assert found["word perplexity"] == pytest.approx(math.exp(10)) and found["perplexity"] == pytest.approx(math.exp(3))
+
+
+# ---- what keeps two numbers apart ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        ({"task": "text(bos=true)"}, "text and text(bos=true) are apart: task.bos differs"),
+        ({"task": "text(bpe=512, packed=reset)"}, "are apart: task.bpe, task.packed differ"),
+        ({"model": "tiny(width=128)"}, "tiny and tiny(width=128) are apart: model.width differs"),
+        ({"train_length": 64}, "text trained on 64 and 128 tokens are apart: train_length differs"),
+    ],
+)
+def test_what_differs_is_said_by_its_key(tmp_path, change, says):
+    of = report(tmp_path, [row(), row(scheme="t5", **change)])
+    assert any(says in note for note in of.notes)
+    assert says in " ".join(formats.render(of).split())
+    assert "are apart" not in formats.render(report(tmp_path / "one", [row(), row(scheme="t5")]))
+
+
+def test_settings_of_a_protocol_are_said_too(tmp_path):
+    rows = losses("sliding(stride=64)", {128: 2.0}) + losses("sliding(stride=1)", {128: 1.9}, scheme="t5")
+    rows += losses("window(L=128, targets=100)", {128: 2.0}) + losses("window(L=64, targets=100)", {64: 1.9})
+    notes = " ".join(report(tmp_path, rows).notes)
+    assert "sliding(stride=1)" in notes and "protocol.sliding.stride differs" in notes
+    assert "protocol.window.L differs" in notes and "targets differ" not in notes
+
+
+def test_what_was_out_of_memory_gives_way_to_a_number(tmp_path):
+    study = save(tmp_path, [row(status="out of memory"), row(length=256, status="not finite")])
+    path = study / row().cell / "rows.jsonl"
+    assert store.append(path, [row(status="out of memory")]) == 0
+    assert store.append(path, [row(total=100)]) == 1
+    assert store.append(path, [row(total=200), row(length=256, total=1)]) == 0
+    assert [(r.length, r.status, r.total) for r in store.load(path)] == [(256, "not finite", None), (128, "ok", 100.0)]
 
 
 # ---- the gate --------------------------------------------------------------------------------------------

@@ -11,14 +11,15 @@ if TYPE_CHECKING:
     from posenc_train.report.tables import Report
 
 
-def of(folder: Path | str, gate: float = 0.95) -> "Report":
+def of(folder: Path | str, gate: float = 0.95, tolerance: float = 0.05) -> "Report":
     """What the rows of a study, or of one run, say.
 
     `gate`: the token accuracy at the trained length from which a model counts as having learned its task.
+    `tolerance`: within which of the trained length a longer one counts as usable.
     """
     from posenc_train.report import store, tables
 
-    return tables.summary(store.read(folder), gate)
+    return tables.summary(store.read(folder), gate, tolerance)
 
 
 def write(report: "Report", folder: Path | str) -> list[Path]:

@@ -2,6 +2,7 @@
 
 import html
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 
 import pandas as pd
@@ -11,30 +12,87 @@ from rich.console import Console, RenderableType
 from rich.table import Table as Drawn
 from rich.text import Text
 
-from posenc_train.report.tables import MARK, Cell, Column, Line, Report, Table, all_seeds, bare, heading
+from posenc_train.evaluation.rows import ALONG
+from posenc_train.report.derived import GAIN, LONGER, RATIO, STARVED, USABLE, WORTH
+from posenc_train.report.tables import MARK, Cell, Column, Line, Report, Table, all_seeds, bare, heading, short
 
 COSTS = {"parameters": "params", "tokens_seen": "tokens", "seconds": "train s", "tokens_per_second": "tok/s"}
-FORMULAS = {"perplexity": " = exp(nll / count)", "bits per byte": " = nll / count / ln 2"}
+FORMULAS = {
+    "perplexity": " = exp(nll / count)",
+    "word perplexity": " = exp(nll / words)",
+    "bits per byte": " = nll / count / ln 2",
+}
 WORDS = {
     "same_targets": " (the same last k targets, with growing context)",
     "nonoverlapping": " (every target, in windows side by side)",
+    "sliding": " (every target once, with all the context that the stride leaves)",
+    "masked_window": " (windows side by side, a query sees the last L keys)",
+    "window": " (from the L tokens before, fed alone)",
     "recurrence": " (by how many tokens back the target's context last occurred)",
     "free_running": " (the model's own generation)",
     "teacher_forced": " (with the right answer so far)",
 }
 
 
-def title(table: Table) -> tuple[str, str]:
+LOOK = {  # protocol -> what is shown, of the tables of what longer context is worth; the rest is in the CSV
+    "same_targets": (GAIN, RATIO, USABLE),
+    "nonoverlapping": (STARVED, LONGER),
+    "free_running": (RATIO, USABLE),
+    "classified": (RATIO, USABLE),
+}
+
+
+def title(table: Table, tolerance: float = 0.05) -> tuple[str, str]:
     """What was trained and is shown; by which protocol, in which unit, over how many targets and seeds."""
     seeds = all_seeds(table.lines)
+    over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ±sd over seeds {_list(seeds)}"
+    what = f"{table.task}, {table.model}, trained on {table.train_length} tokens: {table.quantity}"
+    if table.quantity == WORTH:
+        return what, f"{table.protocol}: {_worth(table, tolerance)}; {over}"
     counts = sorted({n for line in table.lines for cell in line.cells.values() for n in cell.counts})
     scored = " to ".join(f"{n:,}" for n in dict.fromkeys([*counts[:1], *counts[-1:]])) or "no"
-    over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ±sd over seeds {_list(seeds)}"
+    by = {"": "", ALONG: ", along the training"}.get(table.by, f", by {table.by}")
     return (
-        f"{table.task}, {table.model}, trained on {table.train_length} tokens: "
-        f"{table.quantity}{FORMULAS.get(table.quantity, '')}",
+        f"{what}{FORMULAS.get(table.quantity, '')}{by}",
         f"{table.protocol}{WORDS.get(bare(table.protocol), '')}; {scored} scored {table.unit}s; {over}",
     )
+
+
+def _worth(table: Table, tolerance: float) -> str:
+    if bare(table.protocol) == "nonoverlapping":
+        return (
+            f"by how many nats per {table.unit} the loss falls from 1x, and why (fewer starved tokens, longer context)"
+        )
+    if table.unit == "target":
+        return f"share at a length / share at 1x; usable to: at least {1 - tolerance:g} of 1x"
+    return (
+        f"nats per {table.unit} gained over 1x on the same targets (positive: longer context helps), perplexity / "
+        f"perplexity at 1x; usable to: perplexity at most {1 + tolerance:g} times that of 1x"
+    )
+
+
+def shown(report: Report) -> Iterator[Table]:
+    """The tables in the order in which they are read, task by task, without what only the CSV holds."""
+    worth = [_short_of_it(table) for table in report.worth if bare(table.protocol) in LOOK]
+    main = [table for table in report.along if bare(table.protocol) in ("same_targets", "free_running", "classified")]
+    along = [table for table in main or report.along if table.quantity in ("perplexity", "token accuracy")]
+    every = [*report.tables, *report.parts, *worth, *along]
+    for trained in dict.fromkeys((table.task, table.model, table.train_length) for table in every):
+        of = [table for table in every if (table.task, table.model, table.train_length) == trained]
+        yield from (table for table in of if table.columns)
+
+
+def _short_of_it(table: Table) -> Table:
+    """Ratios at the longest length alone."""
+    looked_at = {c: cell.quantity for line in table.lines for c, cell in line.cells.items()}
+    longest = max(column.length for column in table.columns)
+    columns = [
+        column
+        for column in table.columns
+        if looked_at[column].startswith(LOOK[bare(table.protocol)])
+        if column.length == longest or not looked_at[column].startswith(RATIO)
+    ]
+    return replace(table, columns=tuple(columns))
 
 
 # ---- the terminal ----------------------------------------------------------------------------------------
@@ -43,8 +101,8 @@ def title(table: Table) -> tuple[str, str]:
 def show(report: Report, console: Console | None = None) -> None:
     """Prints the tables within the width of the terminal."""
     console = console or Console()
-    for table in report.tables:
-        for part in _parts(table, console.width):
+    for table in shown(report):
+        for part in _parts(table, console.width, report.tolerance):
             console.print(part)
     for note in report.notes:
         console.print(Text(note))
@@ -57,18 +115,19 @@ def render(report: Report, width: int = 80) -> str:
     return out.getvalue()
 
 
-def _parts(table: Table, width: int) -> Iterator[RenderableType]:
+def _parts(table: Table, width: int, tolerance: float) -> Iterator[RenderableType]:
     """Title, table, notes. Lengths that do not fit the width follow in blocks below."""
-    head = ["", *(heading(table, column).replace(", ", "\n") for column in table.columns), *COSTS.values()]
-    body = [[line.label, *_texts(table, line), *_cost_texts(line)] for line in table.lines]
+    costs = _costs(table)
+    head = ["", *(heading(table, column).replace(", ", "\n") for column in table.columns), *costs.values()]
+    body = [[line.label, *_texts(table, line), *_cost_texts(line, costs)] for line in table.lines]
     grid = list(zip(head, *body, strict=True))
     natural = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in grid]
     least = [max(cell_len(word) for text in [name.replace(" ", "_"), *texts] for word in text.split() or [""])
              for name, *texts in grid]  # fmt: skip
     natural[0] = least[0] = min(natural[0], max(12, width // 3))
-    for text in title(table):
+    for text in title(table, tolerance):
         yield Text(text, style="bold")
-    for columns in _blocks(least, width):
+    for columns in _blocks(least, width, len(costs)):
         fits = sum(natural[i] + 2 for i in columns) + natural[0] <= width
         yield _block(head, body, natural if fits else least, [0, *columns])
         yield Text()
@@ -78,12 +137,17 @@ def _parts(table: Table, width: int) -> Iterator[RenderableType]:
         yield Text()
 
 
-def _blocks(widths: list[int], width: int) -> list[list[int]]:
+def _costs(table: Table) -> dict[str, str]:
+    """Costs stand beside the numbers of whole runs."""
+    return {} if table.by or table.quantity == WORTH else COSTS
+
+
+def _blocks(widths: list[int], width: int, costs: int) -> list[list[int]]:
     """Which columns stand beside the labels: lengths, and behind the last of them, or below, the costs together."""
-    costs = list(range(len(widths) - len(COSTS), len(widths)))
+    last = list(range(len(widths) - costs, len(widths)))
     blocks: list[list[int]] = [[]]
     room = width - widths[0]
-    for columns in [*([i] for i in range(1, costs[0])), costs]:
+    for columns in [*([i] for i in range(1, len(widths) - costs)), last]:
         needed = sum(widths[i] + 2 for i in columns)
         if needed > room and blocks[-1]:
             blocks.append([])
@@ -109,10 +173,11 @@ def _block(head: list[str], body: list[list[str]], widths: list[int], columns: l
 def markdown(report: Report) -> str:
     """All tables in Markdown, safe whatever names the study's schemes, tasks and models have."""
     parts = [f"# {_escaped(', '.join(report.studies))}"]
-    for table in report.tables:
-        first, second = title(table)
-        head = ["scheme", *(heading(table, column) for column in table.columns), *COSTS.values()]
-        body = [[line.label, *_texts(table, line), *_cost_texts(line)] for line in table.lines]
+    for table in shown(report):
+        first, second = title(table, report.tolerance)
+        costs = _costs(table)
+        head = ["scheme", *(heading(table, column) for column in table.columns), *costs.values()]
+        body = [[line.label, *_texts(table, line), *_cost_texts(line, costs)] for line in table.lines]
         rows = [" | ".join(_escaped(text) for text in row) for row in [head, *body]]
         rows.insert(1, " | ".join(["---", *["---:"] * (len(head) - 1)]))
         parts += [f"### {_escaped(first)}", _escaped(second), "\n".join(f"| {row} |" for row in rows)]
@@ -128,10 +193,12 @@ def _escaped(text: str) -> str:
 
 
 def csv(report: Report) -> str:
-    """One line per cell of every table, numbers in full; `value` is empty unless `status` is ok."""
+    """One line per cell of every table, numbers in full; `value` is empty unless `status` is ok. `by` says of which
+    kind: empty, or the name of the parts (depth, …), or "training" for what was measured along it, its end included.
+    """
     records = [
         _record(table, line, column, line.cells[column])
-        for table in report.tables
+        for table in (*report.tables, *report.parts, *report.worth, *report.along)
         for line in table.lines
         for column in sorted(line.cells)
     ]
@@ -139,15 +206,20 @@ def csv(report: Report) -> str:
 
 
 def _record(table: Table, line: Line, column: Column, cell: Cell) -> dict:
-    good = cell.status == "ok"
+    good, along = cell.status == "ok", table.by == ALONG
+    length = int(line.part.split()[1]) if along else column.length
+    low, high = cell.interval if good and cell.interval else (None, None)
     return {
         "task": table.task, "model": table.model, "train_length": table.train_length,
-        "protocol": table.protocol, "quantity": table.quantity, "unit": table.unit, "label": line.label,
+        "protocol": table.protocol, "quantity": cell.quantity, "unit": table.unit, "label": line.label,
         "scheme": line.scheme, "extension": line.extension, "sampling": line.sampling, "run": line.run,
-        "checkpoint": line.checkpoint, "length": column.length, "factor": column.length / table.train_length,
-        "slice": column.slice, "value": cell.value if good else None, "sd": cell.sd if good else None,
+        "checkpoint": line.checkpoint, "length": length, "factor": length / table.train_length,
+        "slice": "" if table.quantity == WORTH else column.slice, "by": "training" if along else table.by,
+        "part": "" if along else line.part,
+        "value": cell.value if good else None, "sd": cell.sd if good else None, "low": low, "high": high,
         "status": cell.status, "n": len(cell.seeds), "seeds": _list(cell.seeds), "count": _list(cell.counts),
-        "gate": table.gate, "parameters": line.costs.get("parameters"), "tokens_seen": line.tokens_seen,
+        "gate": table.gate, "parameters": line.costs.get("parameters"),
+        "tokens_seen": column.length if along else line.tokens_seen,
         "seconds": line.costs.get("seconds"), "tokens_per_second": line.costs.get("tokens_per_second"),
         "peak_bytes": line.costs.get("bytes"), "eval_hash": cell.eval_hash, "data": cell.data,
         "code": cell.code,
@@ -158,19 +230,23 @@ def _record(table: Table, line: Line, column: Column, cell: Cell) -> dict:
 
 
 def _texts(table: Table, line: Line) -> list[str]:
-    return [_text(table, line, line.cells.get(column)) for column in table.columns]
+    return [_text(line, column, line.cells.get(column)) for column in table.columns]
 
 
-def _text(table: Table, line: Line, cell: Cell | None) -> str:
+def _text(line: Line, column: Column, cell: Cell | None) -> str:
     if cell is None:
         return "–"
     mark = MARK if cell.marked else ""
     if cell.status != "ok":
         return cell.status + mark
-    form = _perplexity if table.quantity == "perplexity" else "{:.3f}".format
+    if cell.quantity.startswith(USABLE):
+        return f"{'≥' * (cell.value == column.length)}{cell.value:.0f}{mark}"
+    form = _perplexity if "perplexity" in cell.quantity or cell.quantity.startswith(RATIO) else "{:.3f}".format
+    plus = "+" * (cell.quantity in (GAIN, STARVED, LONGER) and cell.value >= 0)
     sd = "" if cell.sd is None else f" ±{form(cell.sd)}"
+    ends = "" if cell.interval is None else " ({:.2f}–{:.2f})".format(*cell.interval)
     fewer = "" if cell.seeds == line.seeds else f" (n={len(cell.seeds)})"
-    return f"{form(cell.value)}{mark}{sd}{fewer}"
+    return f"{plus}{form(cell.value)}{mark}{sd}{ends}{fewer}"
 
 
 def _perplexity(value: float) -> str:
@@ -179,16 +255,8 @@ def _perplexity(value: float) -> str:
     return f"{value:,.0f}" if value < 1e5 else f"{value:.1e}"
 
 
-def _cost_texts(line: Line) -> list[str]:
-    return [_short(line.costs[name]) if name in line.costs else "–" for name in COSTS]
-
-
-def _short(value: float) -> str:
-    """Three digits: 41.3, 168k, 1.64M."""
-    for size, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= 0.9995 * size:
-            return f"{value / size:.3g}{sign}"
-    return f"{value:.3g}"
+def _cost_texts(line: Line, costs: dict[str, str]) -> list[str]:
+    return [short(line.costs[name]) if name in line.costs else "–" for name in costs]
 
 
 def _list(values: tuple[int, ...]) -> str:

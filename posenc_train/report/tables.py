@@ -1,4 +1,5 @@
-"""From rows to tables: the only place where a sum is divided by a count.
+"""From rows to tables: the only place where a sum is divided by a count (what follows from two of these numbers is in
+derived.py).
 
 What stands together in one table has the same task, model, train length, protocol, unit and quantity. A line
 of it is one scheme, extension, sampling and training configuration; a column is one length. What a cell
@@ -7,6 +8,7 @@ averages are seeds and nothing else: perplexity is exp(total / count) of each se
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -15,9 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from posenc_train.evaluation.rows import ALONG
+from posenc_train.report.derived import WORTH, derived
+from posenc_train.report.intervals import wilson
+
 TASKS = ("text", "copy")  # the order of tables; anything else follows by name
-PROTOCOLS = ("same_targets", "nonoverlapping", "free_running", "teacher_forced")
-QUANTITIES = ("perplexity", "bits per byte", "token accuracy", "exact match", "stopping")
+PROTOCOLS = (
+    "same_targets", "nonoverlapping", "sliding", "masked_window", "window", "free_running", "teacher_forced",
+)  # fmt: skip
+QUANTITIES = ("perplexity", "bits per byte", "word perplexity", "token accuracy", "exact match", "stopping")
 SCHEMES = (  # those of the quickstart, then others by family; anything else follows by name
     "nope", "sinusoidal", "learned", "rope", "alibi", "t5", "integer", "p_rope", "xpos", "fope", "pope",
     "inverse", "clipped", "log2", "kerple_log", "kerple_power", "sandwich", "fire",
@@ -34,11 +42,12 @@ DISTINCTIONS = {  # what tells two lines of one scheme apart, and how their labe
     "study": "in ", "recipe": "#", "checkpoint": "@", "data": "data ", "eval_hash": "evaluation ",
     "code": "code ", "tokens_seen": "tokens ", "cell": "#",
 }  # fmt: skip
+CLUSTERED = ", each taken as wholly right or wrong: never too narrow for tokens that go together"
 MARK = "†"
 
 Record = dict[str, Any]  # a row of the frame
 
-_TABLE = ("task", "model", "train_length", "protocol", "quantity", "unit")
+_TABLE = ("task", "model", "train_length", "protocol", "quantity", "unit", "by")
 _LINE = ("study", "scheme", "extension", "sampling", "recipe", "checkpoint", "tokens_seen", "part")
 _COLUMN = ("length", "slice")
 _MODEL = ("study", "cell", "protocol", "checkpoint")
@@ -58,7 +67,9 @@ class Column(NamedTuple):
 @dataclass(frozen=True)
 class Cell:
     """Mean over seeds and its sample standard deviation (None for one seed). `counts`: the numbers of scored
-    targets that occur. Whoever shows a `value` whose `status` is not "ok" shows the status with it."""
+    targets that occur. `interval`: of a rate, 95 %, over the examples that one seed was asked (see intervals.py).
+    `quantity`: what it is, where a table holds several. Whoever shows a `value` whose `status` is not "ok" shows
+    the status with it."""
 
     value: float | None
     sd: float | None
@@ -68,12 +79,15 @@ class Cell:
     eval_hash: str
     data: str
     code: str
+    quantity: str
+    interval: tuple[float, float] | None = None
     marked: bool = False
 
 
 @dataclass(frozen=True)
 class Line:
-    """One scheme in one table. `costs` are means over seeds and may lack any of their keys."""
+    """One scheme in one table. `costs` are means over seeds and may lack any of their keys. `part`: in a table by parts
+    or along the training, which part or length it is of."""
 
     label: str
     scheme: str
@@ -85,11 +99,14 @@ class Line:
     seeds: tuple[int, ...]
     costs: dict[str, float]
     cells: dict[Column, Cell]
+    part: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """All lines of one (task, model, train length, protocol, quantity, unit)."""
+    """All lines of one (task, model, train length, protocol, quantity, unit). `by`: what tells parts of the scored
+    targets apart, each a line ("depth"); ALONG: lines are lengths, and a column's `length` is tokens seen in training.
+    """
 
     task: str
     model: str
@@ -97,6 +114,7 @@ class Table:
     protocol: str
     quantity: str
     unit: str
+    by: str
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     gate: float
@@ -126,34 +144,62 @@ class Curves(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What a study says; `formats` shows its tables and `figures` draws it."""
+    """What a study says; `formats` shows its tables and `figures` draws it.
+
+    `parts`: the same numbers by depth, corpus, …; `worth`: what follows from two lengths; `along`: by tokens seen,
+    where the training was measured on its way. `tolerance`: within which a length is usable.
+    """
 
     studies: tuple[str, ...]
     tables: tuple[Table, ...]
     curves: tuple[Curves, ...]
     notes: tuple[str, ...] = ()
+    parts: tuple[Table, ...] = ()
+    worth: tuple[Table, ...] = ()
+    along: tuple[Table, ...] = ()
+    tolerance: float = 0.05
 
 
-def summary(frame: pd.DataFrame, gate: float = 0.95) -> Report:
+def summary(frame: pd.DataFrame, gate: float = 0.95, tolerance: float = 0.05) -> Report:
     """Tables and curves from the rows of `store.read`.
 
     Where a cell was evaluated twice by different code, the last row counts. `gate`: a model whose token
     accuracy at the longest length up to its train length is below this has not learned the task, and its
-    longer cells say so.
+    longer cells say so. `tolerance`: a length is usable while perplexity is at most 1 + tolerance times that of the
+    trained length, or accuracy at least 1 - tolerance times.
     """
     rows = [_folded(row) for row in frame.drop_duplicates(_SAME_MEASUREMENT, keep="last").to_dict("records")]
+    asked = {_sitting(row): row["count"] for row in rows if row["metric"] == "exact" and row["status"] == "ok"}
     training = [row for row in rows if row["protocol"] == "training"]
-    losses = [row | {"quantity": "loss"} for row in rows if bare(row["protocol"]) == "per_position"]
-    scores = [score for row in rows for score in _scores(row)]
+    losses = [
+        row | {"quantity": "loss"}
+        for row in rows
+        if bare(row["protocol"]) == "per_position" and row["metric"] == "nll" and not _along(row)
+    ]
+    scores = list(_gated([score for row in rows for score in _scores(row, asked)], gate))
+    last = [score for score in scores if not _along(score)]
+    worth = derived([score for score in last if not score["by"]], tolerance)
     costs = _costs(training)
-    tables = [_table(key, of_table, costs, gate) for key, of_table in _grouped(_gated(scores, gate), _TABLE).items()]
+
+    def tables(of: Iterable[Record]) -> tuple[Table, ...]:
+        made = [_table(key, of_table, costs, gate) for key, of_table in _grouped(of, _TABLE).items()]
+        return tuple(sorted(made, key=_table_order))
+
     curves = [_curves(key, of_table) for key, of_table in _grouped(losses, _TABLE).items()]
     unfinished = frame.attrs.get("unfinished", ())
+    whole = tables(score for score in last if not score["by"])
     return Report(
         studies=tuple(sorted({row["study"] for row in rows})),
-        tables=tuple(sorted(tables, key=_table_order)),
+        tables=whole,
         curves=tuple(sorted(curves, key=lambda c: (_rank(TASKS, c.task), c.model, c.train_length, c.protocol))),
-        notes=(f"runs without rows, not in these tables: {', '.join(unfinished)}",) if unfinished else (),
+        notes=(
+            *_apart(whole),
+            *((f"runs without rows, not in these tables: {', '.join(unfinished)}",) * bool(unfinished)),
+        ),
+        parts=tables(score for score in last if score["by"]),
+        worth=tables(worth),
+        along=tables(_by_tokens(scores)),
+        tolerance=tolerance,
     )
 
 
@@ -168,29 +214,55 @@ def _grouped(rows: Iterable[Record], keys: tuple[str, ...]) -> dict[tuple, list[
 
 
 def _folded(row: Record) -> Record:
-    """The row with `part`: the slice that makes lines of their own, where many slices as columns would be too wide."""
-    part = json.loads(row["slice"]).get("recurrence") if bare(row["protocol"]) == "recurrence" else None
-    return row | ({"part": ""} if part is None else {"part": part, "slice": "{}"})
+    """The row with its slice in words, but for what makes lines of their own, where columns would be too wide: `by` is
+    its name, such as depth, and `part` its value."""
+    words = json.loads(row["slice"])
+    by = [name for name in words if name not in ("size", "position")]
+    told = ", ".join(f"{name} {value}" for name, value in words.items() if name not in by)
+    return row | {"by": ", ".join(by), "part": ", ".join(str(words[name]) for name in by), "slice": told}
 
 
-def _part_order(part: str) -> float:
-    """ "65-128" -> 65; "never" comes last."""
-    return float(part.partition("-")[0]) if part[:1].isdigit() else math.inf
+def _part_order(part: str) -> tuple[float, str]:
+    """ "0.25" before "0.5" before "65-128" before "never"."""
+    number = re.match(r"[0-9.]+", part)
+    return (float(number[0]) if number else math.inf, part)
 
 
-def _scores(row: Record) -> Iterator[Record]:
+def _along(row: Record) -> bool:
+    return row["checkpoint"].startswith(ALONG)
+
+
+def _sitting(row: Record) -> tuple:
+    """Equal for the metrics of one evaluation of the same examples."""
+    names = ("study", "cell", "extension", "checkpoint", "length", "protocol", "by", "part", "eval_hash", "code")
+    return tuple(row[name] for name in names)
+
+
+def _scores(row: Record, asked: dict[tuple, int]) -> Iterator[Record]:
     """The row with `quantity` and `value`, the divided number (None if there is none), once for each quantity
-    that is made of it."""
+    that is made of it. asked: the number of examples of a sitting."""
     protocol = bare(row["protocol"])
     if protocol in ("training", "per_position"):
         return
     ratio = row["total"] / row["count"] if row["status"] == "ok" else None
+    row = row | {"mean": ratio, "examples": row["count"] if row["unit"] == "example" else asked.get(_sitting(row))}
     if row["metric"] != "nll":
         yield row | {"quantity": NAMES.get(row["metric"], row["metric"]), "value": ratio}
         return
-    yield row | {"quantity": "perplexity", "value": _exp(ratio)}
-    if protocol == "nonoverlapping" and row["unit"] == "byte":
+    yield row | {"quantity": "word perplexity" if row["unit"] == "word" else "perplexity", "value": _exp(ratio)}
+    if protocol in ("nonoverlapping", "sliding") and row["unit"] == "byte":
         yield row | {"quantity": "bits per byte", "value": None if ratio is None else ratio / math.log(2)}
+
+
+def _by_tokens(scores: list[Record]) -> Iterator[Record]:
+    """The scores of trainings that were measured on their way, their end included: a line is a length, a column the
+    tokens seen."""
+    measured = {(row["study"], row["cell"]) for row in scores if _along(row)}
+    for row in scores:
+        ours = (row["study"], row["cell"]) in measured and " " not in row["checkpoint"]  # "last@400 edited 1a2b3c4d"
+        if ours and not row["by"]:
+            at = {"by": ALONG, "part": f"{row['length'] / row['train_length']:.3g}x {row['length']}"}
+            yield row | at | {"length": row["tokens_seen"], "slice": "", "checkpoint": "", "tokens_seen": 0}
 
 
 def _exp(value: float | None) -> float | None:
@@ -219,7 +291,7 @@ def _gated(scores: list[Record], gate: float) -> Iterator[Record]:
     """
     judges: dict[tuple, tuple[tuple, float | None]] = {}
     for row in scores:
-        if row["quantity"] == "token accuracy" and row["length"] <= row["train_length"]:
+        if row["quantity"] == "token accuracy" and row["length"] <= row["train_length"] and not row["by"]:
             key, rank = tuple(row[name] for name in _MODEL), (row["extension"] == "none", row["length"])
             if key not in judges or rank >= judges[key][0]:
                 judges[key] = rank, row["value"]
@@ -288,7 +360,6 @@ def _hash(cell: str) -> str:
 
 
 def _table(key: tuple, rows: list[Record], costs: dict, gate: float) -> Table:
-    rows = [row | {"slice": _slice_words(row["slice"])} for row in rows]
     columns = tuple(sorted({Column(row["length"], row["slice"]) for row in rows}))
     return _annotated(Table(*key, columns, tuple(_line(*line, costs) for line in _lines(rows)), gate))
 
@@ -309,6 +380,7 @@ def _line(label: str, rows: list[Record], costs: dict) -> Line:
         costs={name: float(np.mean([cost[name] for cost in measured if name in cost])) for name in names}
         | {"tokens_seen": float(first["tokens_seen"])},
         cells={Column(*column): _cell(of_seeds) for column, of_seeds in _grouped(rows, _COLUMN).items()},
+        part=first["part"],
     )
 
 
@@ -320,15 +392,19 @@ def _cell(rows: list[Record]) -> Cell:
     statuses = [name if every else f"{name} {n}/{len(rows)}" for name, n in sorted(failed.items())]
     values = [row["value"] for row in rows if row["value"] is not None]
     last = rows[-1]
+    usable = last.get("form") == "length"  # the least of the seeds' lengths: there is no such thing as their mean
+    examples = min((row["examples"] or 0 for row in rows), default=0) if last["quantity"] in NAMES.values() else 0
     return Cell(
-        value=float(np.mean(values)) if values else None,
-        sd=float(np.std(values, ddof=1)) if len(values) > 1 and np.isfinite(values).all() else None,
+        value=float(np.min(values) if usable else np.mean(values)) if values else None,
+        sd=float(np.std(values, ddof=1)) if len(values) > 1 and np.isfinite(values).all() and not usable else None,
         seeds=tuple(row["seed"] for row in rows),
         counts=tuple(sorted({row["count"] for row in rows if row["count"]})),
         status="; ".join(statuses) or "ok",
         eval_hash=last["eval_hash"],
         data=last["data"],
         code=last["code"],
+        quantity=last.get("of", last["quantity"]),
+        interval=wilson(float(np.mean(values)), examples) if values and examples else None,
     )
 
 
@@ -351,16 +427,16 @@ def _annotated(table: Table) -> Table:
 def _odd_ones(table: Table, key: str) -> dict[str, list[tuple[int, Column]]]:
     """{value: cells} of all values of `key` but the commonest (of equally common ones, the first).
 
-    The examples of a generated task are others at each length, so their hash is compared within each column.
+    The examples of a generated task are others at each length, so their hash is compared within each length.
     """
-    by_column = key == "eval_hash" and table.quantity in NAMES.values()
+    by_length = key == "eval_hash" and table.quantity in (*NAMES.values(), WORTH)
+    groups: dict[Any, dict[str, list[tuple[int, Column]]]] = {}
+    for i, line in enumerate(table.lines):
+        for column in sorted(line.cells):
+            same = (line.part if table.by == ALONG else column) if by_length else None
+            groups.setdefault(same, {}).setdefault(getattr(line.cells[column], key), []).append((i, column))
     odd: dict[str, list[tuple[int, Column]]] = {}
-    for columns in [(column,) for column in table.columns] if by_column else [table.columns]:
-        places: dict[str, list[tuple[int, Column]]] = {}
-        for i, line in enumerate(table.lines):
-            for column in columns:
-                if column in line.cells:
-                    places.setdefault(getattr(line.cells[column], key), []).append((i, column))
+    for places in groups.values():
         usual = max(places, key=lambda value: len(places[value]))
         for value in places:
             if value != usual:
@@ -388,6 +464,8 @@ def _remarks(table: Table) -> Iterator[str]:
     yield from (f"{status}: {meaning}" for status, meaning in MEANINGS.items() if status in statuses)
     if any("#" in line.label for line in table.lines):
         yield "#: the end of the run folder's name, where only the training configuration differs"
+    if any(cell.interval for line in table.lines for cell in line.cells.values()):
+        yield "in brackets: 95 % interval (Wilson) over the examples" + CLUSTERED * (table.unit == "token")
     seeds = all_seeds(table.lines)
     for fewer in dict.fromkeys(line.seeds for line in table.lines if line.seeds != seeds):
         labels = [line.label for line in table.lines if line.seeds == fewer]
@@ -395,7 +473,9 @@ def _remarks(table: Table) -> Iterator[str]:
 
 
 def heading(table: Table, column: Column) -> str:
-    """ "4x 512", or "4x 204, size 100" """
+    """ "4x 512", or "4x 204, size 100"; along the training "1.64M tokens" """
+    if table.by == ALONG:
+        return f"{short(column.length)} tokens"
     factor = f"{column.length / table.train_length:.3g}x {column.length}"
     return f"{factor}, {column.slice}" if column.slice else factor
 
@@ -409,9 +489,40 @@ def bare(name: str) -> str:
     return name.split("(", 1)[0]
 
 
-def _slice_words(text: str) -> str:
-    """'{"size": 24}' -> "size 24" """
-    return ", ".join(f"{name} {value}" for name, value in json.loads(text).items())
+def short(value: float) -> str:
+    """Three digits: 41.3, 168k, 1.64M."""
+    for size, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 0.9995 * size:
+            return f"{value / size:.3g}{sign}"
+    return f"{value:.3g}"
+
+
+def _apart(tables: Iterable[Table]) -> Iterator[str]:
+    """What keeps numbers of one task, model or protocol in tables of their own: "text and text(bos=true) are apart:
+    task.bos differs" """
+    for group in ("task", "model", "protocol"):
+        kinds: dict[str, dict[str, dict[str, str]]] = {}  # bare name -> label -> its settings
+        for label in dict.fromkeys(getattr(table, group) for table in tables):
+            kinds.setdefault(bare(label), {})[label] = _settings(label)
+        for name, labels in kinds.items():
+            keys = dict.fromkeys(key for own in labels.values() for key in own)
+            differ = [key for key in keys if len({own.get(key) for own in labels.values()}) > 1]
+            where = f"protocol.{name}" if group == "protocol" else group
+            if differ:
+                told = ", ".join(f"{where}.{key}" for key in differ)
+                yield f"{' and '.join(labels)} are apart: {told} differ{'s' * (len(differ) == 1)}"
+    lengths: dict[str, set[int]] = {}
+    for table in tables:
+        lengths.setdefault(table.task, set()).add(table.train_length)
+    for task, several in lengths.items():
+        if len(several) > 1:
+            yield f"{task} trained on {' and '.join(map(str, sorted(several)))} tokens are apart: train_length differs"
+
+
+def _settings(label: str) -> dict[str, str]:
+    """ "same_targets(k=64)" -> {"k": "64"}"""
+    inside = label[len(bare(label)) + 1 : -1]
+    return dict(part.partition("=")[::2] for part in inside.split(", ")) if inside else {}
 
 
 def _rank(order: tuple[str, ...], name: str) -> tuple[int, str]:
@@ -421,7 +532,7 @@ def _rank(order: tuple[str, ...], name: str) -> tuple[int, str]:
 def _table_order(table: Table) -> tuple:
     return (
         _rank(TASKS, table.task), table.model, table.train_length,
-        _rank(QUANTITIES, table.quantity), _rank(PROTOCOLS, table.protocol), table.unit,
+        _rank(QUANTITIES, table.quantity), _rank(PROTOCOLS, table.protocol), table.unit, table.by,
     )  # fmt: skip
 
 
@@ -437,6 +548,6 @@ def _curves(key: tuple, rows: list[Record]) -> Curves:
         if longest is not None:
             points = [row for row in of_line if row["length"] == longest]
             curves.append(Curve(label, of_line[0]["scheme"], longest, points))
-    task, model, train_length, protocol, _, unit = key
+    task, model, train_length, protocol, _, unit, _ = key
     seeds = tuple(sorted({row["seed"] for row in rows}))
     return Curves(task, model, train_length, protocol, unit, seeds, tuple(curves))

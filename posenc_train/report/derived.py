@@ -1,0 +1,132 @@
+"""What follows from the numbers of two lengths: whether longer context helps, and how far a model can be used.
+
+Of every scheme, per seed, against its plain self (no extension) at the trained length, 1x, under the same protocol:
+
+    extrapolation ratio    value at the length / value at 1x, of perplexity and of accuracies
+    longest usable length  up to which perplexity stays within 1 + tolerance, accuracy within 1 - tolerance, of 1x
+    gain over window       same_targets: loss(1x) - loss(length), nats per target; positive: longer context helps
+
+At 1x same_targets is the control that feeds each target at most the trained length of tokens. Where `window` was
+measured too (l: the mean loss of targets with all of the trained length before them, fed alone), the fall of the
+nonoverlapping loss from 1x to c x is split in two, both in nats per target:
+
+    S = (nonoverlapping(1x) + (c - 1) l) / c     the loss at c x of a model that never looks past the trained length
+    fewer starved tokens   nonoverlapping(1x) - S: fewer targets near a window's beginning
+    longer context         S - nonoverlapping(c x): what the model makes of the rest
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+Record = dict[str, Any]
+
+WORTH = "what longer context is worth"  # the quantity of the tables that hold these
+RATES = ("token accuracy", "exact match")
+GAIN, STARVED, LONGER = "gain over window", "fewer starved tokens", "longer context"
+RATIO, USABLE = "extrapolation ratio", "longest usable length"
+
+
+def derived(scores: Iterable[Record], tolerance: float) -> Iterator[Record]:
+    """scores: rows with `quantity`, `value`, `mean`. The records that come back have `of`, what they are in full;
+    `slice`, the same in short; and `form`, how to show them: as a difference, ratio or length."""
+    series: dict[tuple, list[Record]] = {}
+    for score in scores:
+        if score["quantity"] in ("perplexity", *RATES):
+            series.setdefault(_of(score), []).append(score)
+    for key, line in series.items():
+        if key[-1] == "byte" and (*key[:-1], "token") in series:
+            continue  # the same losses by another unit
+        plain = [*series.get(_of(line[0] | {"extension": "none"}), ()), *line]
+        base = next((score for score in plain if score["length"] == score["train_length"]), None)
+        line = sorted((score for score in line if score["length"] > score["train_length"]), key=lambda s: s["length"])
+        line = [score for score in line if base is not None and _comparable(base, score)]
+        made = [_usable(base, line, tolerance)] if line else []
+        for score in line:
+            made.append(_ratio(base, score))
+            if _bare(base) == "same_targets" and base["quantity"] == "perplexity":
+                made.append(_made(score, base, GAIN, "gain", "difference", _less(base["mean"], score["mean"])))
+            if _bare(base) == "nonoverlapping" and score["extension"] == "none":
+                made += _split(base, _alone(series, base), score)
+        yield from (record for record in made if record["status"] != "ok" or record["value"] is not None)
+
+
+def _of(score: Record) -> tuple:
+    names = ("study", "cell", "sampling", "checkpoint", "extension", "protocol", "quantity", "unit")
+    return tuple(score[name] for name in names)
+
+
+def _bare(score: Record) -> str:
+    return score["protocol"].partition("(")[0]
+
+
+def _comparable(base: Record, score: Record) -> bool:
+    """Losses are of the same text; a task that is generated has other examples at each length."""
+    return score["quantity"] in RATES or score["eval_hash"] == base["eval_hash"]
+
+
+def _made(score: Record, base: Record, of: str, short: str, form: str, value: float | None) -> Record:
+    status = next((each["status"] for each in (score, base) if each["status"] != "ok"), "ok")
+    unit = "target" if score["quantity"] in RATES else score["unit"]
+    made = {"quantity": WORTH, "of": of, "slice": short, "form": form, "unit": unit, "status": status}
+    return score | made | {"value": value if status == "ok" else None, "examples": None}
+
+
+def _ratio(base: Record, score: Record) -> Record:
+    """Without a value where that of 1x is 0."""
+    known = score["value"] is not None and base["value"]
+    value = score["value"] / base["value"] if known else None
+    return _made(score, base, f"{RATIO} of {base['quantity']}", f"{_short(base)}ratio", "ratio", value)
+
+
+def _short(score: Record) -> str:
+    return {"token accuracy": "token ", "exact match": "exact "}.get(score["quantity"], "")
+
+
+def _usable(base: Record, line: list[Record], tolerance: float) -> Record:
+    """Stands at the longest length that was measured. What has not been learned at 1x is usable nowhere; what has no
+    number at some length is not usable from there on."""
+    longest = base["length"]
+    for score in line:
+        if (score["status"], base["status"]) != ("ok", "ok") or not _within(base, score, tolerance):
+            break
+        longest = score["length"]
+    unknown = [score["status"] for score in line if score["status"] in ("not learned", "1x not measured")]
+    last = line[-1] | {"status": unknown[0] if unknown else "ok", "count": base["count"]}
+    short = f"{_short(base)}usable to"
+    return _made(last, base, f"{USABLE} by {base['quantity']}", short, "length", float(longest))
+
+
+def _within(base: Record, score: Record, tolerance: float) -> bool:
+    if base["quantity"] in RATES:
+        return score["value"] >= (1 - tolerance) * base["value"] > 0
+    return score["value"] <= (1 + tolerance) * base["value"]
+
+
+def _alone(series: dict[tuple, list[Record]], base: Record) -> Record | None:
+    """The `window` control of the trained length for the same model and text, of as many targets as there are."""
+    same = base | {"protocol": ""}
+    found = [
+        score
+        for line in series.values()
+        for score in line
+        if _bare(score) == "window" and _of(score | {"protocol": ""}) == _of(same)
+        if (score["length"], score["eval_hash"]) == (base["length"], base["eval_hash"])
+    ]
+    return max(found, key=lambda score: score["count"], default=None)
+
+
+def _split(base: Record, alone: Record | None, score: Record) -> list[Record]:
+    if alone is None:
+        return []
+    factor, blind = score["length"] / base["length"], None
+    if base["mean"] is not None and alone["mean"] is not None:
+        blind = (base["mean"] + (factor - 1) * alone["mean"]) / factor
+    worse = alone if base["status"] == "ok" else base
+    return [
+        _made(score, worse, STARVED, "starved", "difference", _less(base["mean"], blind)),
+        _made(score, worse, LONGER, "context", "difference", _less(blind, score["mean"])),
+    ]
+
+
+def _less(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
