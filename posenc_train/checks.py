@@ -24,7 +24,7 @@ CLASS_GROUPS = ("position", "sampling", "task")  # groups whose settings go to a
 MULTIPLE = ("extension", "protocol")  # groups of which several files can be chosen at once
 GROUPS = (*NAMED, *MULTIPLE, "optim", "trainer", "logger", "experiment")
 # What a training configuration need not have.
-OPTIONAL = ("run", "trust", "gate", "jobs", "experiment", "format", "only", "length", "samples")
+OPTIONAL = ("run", "trust", "gate", "tolerance", "jobs", "experiment", "format", "only", "length", "samples")
 
 
 class UserError(Exception):
@@ -163,9 +163,10 @@ RULES: dict[str, dict[str, Rule]] = {
         "lengths": maybe(list_of(whole(1), "[128,512]")),
         "init": maybe(KEPT_PATH),
         "under": maybe(UNDER),
-        "run": PATH,
+        "run": maybe(PATH),
         "trust": FLAG,
         "gate": FRACTION,
+        "tolerance": FRACTION,
         "jobs": maybe(whole(1)),
         "format": one_of("text", "markdown"),
         "only": maybe(list_of(TEXT, "[fire,yarn]")),
@@ -208,6 +209,8 @@ RULES: dict[str, dict[str, Rule]] = {
     },
 }
 
+HF = {"path": KEPT_PATH, "dtype": one_of("float32", "bfloat16")}  # of model=hf
+HF_EXTENSIONS = ("none", "pi", "ntk", "by_parts", "yarn", "yarn_by_turns", "longrope", "abf")
 # Ranges for settings of classes of this package. A setting that is not here keeps the type of its YAML file.
 LONGEST = {"longest": maybe(whole(1)), "eval_seed": whole(0)}
 EXAMPLES = {"examples": whole(1), **LONGEST}  # of every task that asks
@@ -389,9 +392,9 @@ ONE_SIDED = {  # schemes for which nothing may come after the query
 ROTARY = ("Rope", "PRope", "Xpos", "Fope", "Pope")  # schemes that an extension can stretch
 SHORTEST = {  # tokens fed, by class, at the settings of its file; a task says at which it has another
     "Copy": 5,  # for one letter: (5 - 3) // 2
-    "CopyTwice": 7,
+    "CopyTwice": 10,
     "Reverse": 5,
-    "ReverseAndCopy": 7,
+    "ReverseAndCopy": 10,
     "Sorting": 5,
     "RepeatCopy": 6,
     "Ngram": 12,
@@ -424,11 +427,15 @@ def check(cfg: Mapping[str, Any]) -> None:
 
     Takes the configuration of any entry point; one that trains (has a model or a train_length) must be whole.
     """
-    training = "train_length" in cfg or "model" in cfg
+    training = "run" not in cfg and ("train_length" in cfg or "model" in cfg)
     known = [*RULES[""], *GROUPS, "names"]
     _refuse_unknown("", cfg, known)
     _check_choices(cfg, training)
     if training:
+        if _as_mapping(cfg.get("names")).get("model") == "hf":
+            raise UserError(
+                "model=hf: is evaluated, not trained: python scripts/evaluate.py model=hf model.path=<folder>"
+            )
         _refuse_missing("", cfg, [key for key in known if key not in OPTIONAL])
         _check_names(cfg["names"])
     for section, values, rules in sections(cfg):
@@ -441,6 +448,8 @@ def check(cfg: Mapping[str, Any]) -> None:
     _check_paths(cfg)
     if training:
         _check_agreement(cfg)
+    elif "run" in cfg:
+        _check_evaluated(cfg)
 
 
 def tidy(cfg: dict[str, Any]) -> dict[str, Any]:
@@ -476,6 +485,10 @@ def steps_along(cfg: Mapping[str, Any]) -> list[int]:
 def sections(cfg: Mapping[str, Any]) -> Iterator[tuple[str, Any, Mapping[str, Rule]]]:
     """(name, settings, rules) of every part of a configuration that has rules."""
     for section, rules in RULES.items():
+        if section == "model" and _as_mapping(cfg.get("names")).get("model") == "hf":
+            rules = HF
+        if not section and "run" in cfg:
+            rules = rules | {"train_length": maybe(rules["train_length"])}
         if not section or section in cfg:
             yield section, cfg[section] if section else cfg, rules
     for group in CLASS_GROUPS:
@@ -588,6 +601,39 @@ def _check_paths(cfg: Mapping[str, Any]) -> None:
         for path in given if isinstance(given, list) else [given]:
             if path is not None and not Path(path).expanduser().exists():
                 raise UserError(f"task.{key}={path}: no such file or folder{_here(path)}; {remedy}")
+
+
+def _check_evaluated(cfg: Mapping[str, Any]) -> None:
+    """What an evaluation is of: a run of ours, or a model of transformers and a task."""
+    names = _as_mapping(cfg.get("names"))
+    if cfg["run"] is None and "model" not in cfg:
+        raise UserError("run=null: must be given, as run=runs/<study>/<cell>, or model=hf model.path=<folder>")
+    if "model" in cfg and names.get("model") != "hf":
+        raise UserError(f"model={show(names.get('model'))}: must be hf here; a run has its own model")
+    if cfg["run"] is not None:
+        if extra := [key for key in ("model", "task") if key in cfg]:
+            raise UserError(f"{extra[0]}={names[extra[0]]}: must be left out with run={cfg['run']}, which has its own")
+        return
+    path = cfg["model"]["path"]
+    if not Path(path).expanduser().joinpath("config.json").is_file():
+        raise UserError(f"model.path={path}: must be a folder with the config.json of a model of transformers")
+    if "task" not in cfg:
+        raise UserError("task=null: must be given with model=hf, such as task=text")
+
+
+def check_foreign(cfg: Mapping[str, Any]) -> None:
+    """What a model of transformers can be asked, of its configuration as one of a run of ours."""
+    _check_task(cfg)
+    _check_protocol(cfg)
+    for name in cfg["extension"]:
+        if name not in HF_EXTENSIONS:
+            raise UserError(f"extension={name}: must be one of {', '.join(HF_EXTENSIONS)} with model=hf")
+    if "masked_window" in cfg["protocol"]:
+        raise UserError("protocol=masked_window: must be left out with model=hf, whose attention takes no other mask")
+    if (packed := cfg["task"].get("packed")) is not None:
+        raise UserError(f"task.packed={packed}: must be null with model=hf, which takes one document a row")
+    if _class_name(cfg["task"]["_target_"]) in ("Order", "Majority"):
+        raise UserError(f"task={cfg['names']['task']}: must be one of next tokens or answers with model=hf")
 
 
 def run_exists(key: str, path: str) -> Path:

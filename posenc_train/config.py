@@ -73,7 +73,7 @@ class Unmeasured(Exception):
 # Settings of a task and of a sampling that change no weight.
 UNTRAINED = {"task": ("longest", "eval_seed", "windows", "examples", "processes"), "sampling": ("draws",)}
 # What rows tell otherwise: by fingerprints of the training and the evaluation data, and by the scheme's memory.
-UNLABELLED = {("task", key) for key in (*UNTRAINED["task"], "path", "tokenizer", "contiguous")}
+UNLABELLED = {("task", key) for key in (*UNTRAINED["task"], "path", "tokenizer", "contiguous")} | {("model", "path")}
 
 
 def training_config(cfg: Config) -> Config:
@@ -207,6 +207,7 @@ def _plain(cfg: DictConfig) -> Config:
         return tidy(OmegaConf.to_container(own, resolve=True, throw_on_missing=True))
     except MissingMandatoryValue as e:
         examples = {"run": "runs/<study>/<cell>", "position._target_": "wave.Wave for class Wave in wave.py"}
+        examples["model.path"] = "<the folder of a model of transformers>"
         example = f"{e.full_key}={examples.get(e.full_key, '…')}"
         raise UserError(f"{e.full_key}=???: must be given, as {example}") from None
     except OmegaConfBaseException as e:  # a ${reference} to what is not there

@@ -174,6 +174,8 @@ def reopened(cfg: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
         if not (folder / file).resolve().is_relative_to(folder.resolve()):
             raise UserError(f"run={folder}: {file} is a link that leads out of the folder: copy what it points to")
     config = load_config(folder)
+    if "path" in (config.get("model") or {}):
+        raise UserError(f"run={folder}: holds rows of a model of transformers: evaluate that with model=hf model.path=…")
     check(config)  # before anything in it is believed
     for key in ("factors", "lengths"):
         if cfg[key] is not None:

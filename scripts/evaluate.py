@@ -2,6 +2,7 @@
 
 python scripts/evaluate.py run=runs/default/<cell> lengths=[128,4096]
 python scripts/evaluate.py run=runs/default/<cell> 'extension=[none,pi,ntk,yarn]'
+python scripts/evaluate.py model=hf model.path=<folder> task=text     # a model of transformers instead of a run
 """
 
 from posenc_train.config import entry
@@ -9,13 +10,18 @@ from posenc_train.config import entry
 
 @entry("evaluate")
 def main(cfg: dict) -> None:
-    from posenc_train import report, runs
+    from posenc_train import foreign, report, runs
     from posenc_train.build import build_model, build_task, rehearse
     from posenc_train.evaluation.run import evaluate_run
     from posenc_train.report import store
     from posenc_train.report.wandb import Run
     from posenc_train.training.checkpoint import load, read
 
+    if cfg["run"] is None:
+        trained, folder, label = foreign.evaluated(cfg)
+        print(report.text(report.of(folder)))
+        runs.complain(runs.asked_for(trained, folder, label))
+        return
     folder, trained = runs.reopened(cfg)
     saved = read(folder / "last.ckpt")
     if runs.finished(trained, folder, saved.label):

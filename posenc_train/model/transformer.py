@@ -167,6 +167,10 @@ class Transformer(nn.Module):
         """Logits [b, n, vocab], of a pooled model [b, 1, vocab]; arguments as in `hidden`."""
         return self.head(self.read(self.hidden(ids, pos, doc, cache, memory), doc))
 
+    def new_cache(self) -> Cache:
+        """What `hidden` takes to remember, empty."""
+        return Cache()
+
     def read(self, hidden: Float[Tensor, "b n w"], doc: Int[Tensor, "b n"] | None = None) -> Float[Tensor, "b m w"]:
         """What the head reads: every token's state, or of a pooled model their mean (padding left out)."""
         if not self.pooled:
@@ -201,7 +205,7 @@ def answer(
     asked: not the first. pos: of the whole sequence, drawn once; None: consecutive.
     Raises FloatingPointError where logits are not finite: there is no most likely token.
     """
-    cache, out, fed, waiting = Cache(), [], 0, ids[:, :0]
+    cache, out, fed, waiting = model.new_cache(), [], 0, ids[:, :0]
     for place in asked.nonzero()[:, 0].tolist():
         waiting = torch.cat([waiting, ids[:, fed + waiting.shape[1] : place]], dim=1)
         here = None if pos is None else pos[..., fed : fed + waiting.shape[1]]
