@@ -6,6 +6,7 @@ can tell apart. The same report gives the same bytes.
 """
 
 import hashlib
+import itertools
 import math
 import re
 import textwrap
@@ -21,9 +22,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from posenc_train.report.tables import SCHEMES, Cell, Curve, Curves, Line, Report, Table, all_seeds, bare
+from posenc_train.report.tables import SCHEMES, Cell, Column, Curve, Curves, Line, Report, Table, all_seeds, bare
 
 COLOURS = ("#000000", "#E69F00", "#56B4E9", "#D55E00", "#0072B2", "#009E73", "#CC79A7")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">", "*", "p", "h", "d", "8")
@@ -76,7 +78,10 @@ def draw(report: Report) -> dict[str, bytes]:
             figures[_file(figures, "accuracy", tables[0])] = against_length(tables, "accuracy")
         for curves in report.curves:
             if curves.curves:
-                figures[_file(figures, "loss_by_position", curves)] = loss_by_position(curves)
+                kind = "loss_and_optimum" if bare(curves.protocol) == "regret" else "loss_by_position"
+                figures[_file(figures, kind, curves)] = loss_by_position(curves)
+        for table in _depths(report):
+            figures[_file(figures, f"depth_{table.quantity.replace(' ', '_')}", table)] = depth_by_length(table)
         kinds = ("png", "svg")
         return {f"{name}.{kind}": _bytes(figure, kind) for name, figure in figures.items() for kind in kinds}
 
@@ -93,6 +98,18 @@ def _together(report: Report, quantities: tuple[str, ...]) -> list[list[Table]]:
         ):
             groups.setdefault((table.task, table.model, table.train_length), []).append(table)
     return list(groups.values())
+
+
+def _depths(report: Report) -> list[Table]:
+    """The tables by depth that hold any number: of the model's own answers, or where there are none, of what it would
+    say next."""
+    tables = [
+        table
+        for table in report.parts
+        if table.by == "depth" and any(_drawn(cell) for line in table.lines for cell in line.cells.values())
+    ]
+    own = {(t.task, t.model, t.train_length) for t in tables if bare(t.protocol) == "free_running"}
+    return [t for t in tables if bare(t.protocol) == "free_running" or (t.task, t.model, t.train_length) not in own]
 
 
 def _drawn(cell: Cell) -> bool:
@@ -156,6 +173,11 @@ def loss_by_position(curves: Curves) -> Figure:
             axes.fill_between(points["x"], loss - sd, loss + sd, color=style.color, alpha=0.15, linewidth=0)
         label = curve.label + ("" if curve.length == longest else f" (length {curve.length})")
         entries.append(Entry(float(loss.iloc[-1]), label, style))
+    known = max(curves.curves, key=lambda curve: curve.length)
+    if all(math.isfinite(point["floor"]) for point in known.points):
+        floor, style = _buckets(known, "floor"), Style("#555555", "", "none", "--")
+        axes.plot(floor["x"], floor["mean"] * scale, **style._asdict())
+        entries.append(Entry(float(floor["mean"].iloc[-1] * scale), "the best predictor", style))
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     _trained(axes, curves.train_length)
@@ -167,14 +189,80 @@ def loss_by_position(curves: Curves) -> Figure:
     return figure
 
 
-def _buckets(curve: Curve) -> pd.DataFrame:
-    """Columns x, mean, sd: sums over the positions of a bucket, divided, then the mean and sd over seeds."""
+def depth_by_length(table: Table) -> Figure:
+    """A panel per scheme: columns are lengths, rows depths, 0 (before all text) on top. Shades say the same as the
+    numbers; what has no number says why, and what has not learned 1x is hatched."""
+    panels: dict[tuple, list[Line]] = {}
+    for line in table.lines:
+        key = (line.scheme, line.extension, line.sampling, line.run, line.checkpoint, line.tokens_seen)
+        panels.setdefault(key, []).append(line)
+    depths = sorted({float(line.part) for line in table.lines})
+    down = -(-len(panels) // 5)
+    across = -(-len(panels) // down)
+    wide, high = 0.5 * len(table.columns) + 0.3, 0.3 * len(depths) + 0.75  # inches a panel
+    figure = Figure(figsize=(max(wide * across + 1.3, 5.0), high * down + 0.95), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for axes, lines in itertools.zip_longest(grid.flat, panels.values()):
+        if lines is None:
+            axes.remove()
+            continue
+        image = _map(axes, lines, table, depths)
+    for axes in grid.flat[len(panels) - across : len(panels)]:  # under the last of each column
+        axes.tick_params(labelbottom=True)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("depth")
+    figure.supxlabel("length (tokens fed)", fontsize=9)
+    figure.colorbar(image, ax=figure.axes, shrink=0.8, aspect=30).outline.set_visible(False)
+    counts = sorted({count for line in table.lines for cell in line.cells.values() for count in cell.counts})
+    asked = " or ".join(f"{count:,}" for count in counts)
+    what = f"{table.quantity} by depth and length, {table.protocol}, {asked} {table.unit}s a cell and seed"
+    _headline(figure, what, table, all_seeds(table.lines), spread=False)
+    return figure
+
+
+def _map(axes: Axes, lines: list[Line], table: Table, depths: list[float]):
+    """One scheme's numbers on shades from dark (none right) to bright (all right), in this order in grey too."""
+    cells = {(float(line.part), column): cell for line in lines for column, cell in line.cells.items()}
+    shades = np.full((len(depths), len(table.columns)), np.nan)
+    for (i, depth), (j, column) in itertools.product(enumerate(depths), enumerate(table.columns)):
+        cell = cells.get((depth, column))
+        said, colour = "", "#000000"
+        if cell and _drawn(cell):
+            shades[i, j], said = cell.value, f"{cell.value:.2f}"
+            colour = "#ffffff" if cell.value < 0.5 else "#000000"
+        elif cell:
+            said = textwrap.fill(cell.status, 9)
+        if cell and cell.status == "not learned":
+            axes.add_patch(
+                Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, hatch="////", edgecolor="#999999", linewidth=0)
+            )
+        box = {"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.8} if not said[:1].isdecimal() else None
+        axes.text(j, i, said, ha="center", va="center", color=colour, fontsize=7 if box is None else 5, bbox=box)
+    image = axes.imshow(shades, cmap="cividis", vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(len(table.columns)), [_ticked(column, table) for column in table.columns], fontsize=7.5)
+    axes.set_yticks(range(len(depths)), [f"{depth:g}" for depth in depths], fontsize=7.5)
+    axes.grid(False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    unlearned = " (not learned)" if any("not learned" in cell.status for cell in cells.values()) else ""
+    name = lines[0].label.replace(f" {lines[0].part}", "", 1) + unlearned
+    axes.set_title(textwrap.fill(name, 6 * len(table.columns) + 4), fontsize=8.5, pad=4)
+    return image
+
+
+def _ticked(column: Column, table: Table) -> str:
+    return f"{column.length}\n{column.length / table.train_length:.3g}x"
+
+
+def _buckets(curve: Curve, total: str = "total") -> pd.DataFrame:
+    """Columns x, mean, sd: sums of `total` over the positions of a bucket, divided, then the mean and sd over seeds."""
     points = pd.DataFrame.from_records(curve.points)
     first, last = points["position_first"].astype(float) + 1, points["position_last"].astype(float) + 1
     points = points.assign(bucket=np.floor(PER_OCTAVE * np.log2(first) + 1e-9), first=first, last=last)
-    parts = {"first": "min", "last": "max", "total": "sum", "count": "sum"}
+    parts = {"first": "min", "last": "max", total: "sum", "count": "sum"}
     sums = points.groupby(["bucket", "seed"]).agg(parts)
-    sums = sums.assign(x=np.sqrt(sums["first"] * sums["last"]), loss=sums["total"] / sums["count"])
+    sums = sums.assign(x=np.sqrt(sums["first"] * sums["last"]), loss=sums[total] / sums["count"])
     buckets = sums.groupby("bucket")
     return pd.DataFrame({"x": buckets["x"].mean(), "mean": buckets["loss"].mean(), "sd": buckets["loss"].std()})
 
@@ -228,8 +316,8 @@ def _log_axis(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.6g}" if y < 1e5 else f"{y:.0e}"))
 
 
-def _headline(figure: Figure, what: str, of: Table | Curves, seeds: tuple[int, ...]) -> None:
-    over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ± sd over {len(seeds)} seeds"
+def _headline(figure: Figure, what: str, of: Table | Curves, seeds: tuple[int, ...], spread: bool = True) -> None:
+    over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean{' ± sd' * spread} over {len(seeds)} seeds"
     text = f"{of.task}, {of.model}, trained on {of.train_length} tokens: {what}, {over}"
     figure.suptitle(textwrap.fill(text, int(11 * figure.get_figwidth())), fontsize=10)
 
