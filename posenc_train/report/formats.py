@@ -21,6 +21,7 @@ FORMULAS = {
     "perplexity": " = exp(nll / count)",
     "word perplexity": " = exp(nll / words)",
     "bits per byte": " = nll / count / ln 2",
+    "regret": " = (nll - that of the best predictor) / count, in nats",
 }
 WORDS = {
     "same_targets": " (the same last k targets, with growing context)",
@@ -29,6 +30,8 @@ WORDS = {
     "masked_window": " (windows side by side, a query sees the last L keys)",
     "window": " (from the L tokens before, fed alone)",
     "recurrence": " (by how many tokens back the target's context last occurred)",
+    "regret": " (texts from their beginning)",
+    "classified": " (one answer a sequence)",
     "free_running": " (the model's own generation)",
     "teacher_forced": " (with the right answer so far)",
 }

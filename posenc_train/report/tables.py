@@ -23,9 +23,10 @@ from posenc_train.report.intervals import wilson
 
 TASKS = ("text", "copy")  # the order of tables; anything else follows by name
 PROTOCOLS = (
-    "same_targets", "nonoverlapping", "sliding", "masked_window", "window", "free_running", "teacher_forced",
+    "same_targets", "nonoverlapping", "sliding", "masked_window", "window", "regret", "free_running", "teacher_forced",
+    "classified",
 )  # fmt: skip
-QUANTITIES = ("perplexity", "bits per byte", "word perplexity", "token accuracy", "exact match", "stopping")
+QUANTITIES = ("perplexity", "bits per byte", "word perplexity", "regret", "token accuracy", "exact match", "stopping")
 SCHEMES = (  # those of the quickstart, then others by family; anything else follows by name
     "nope", "sinusoidal", "learned", "rope", "alibi", "t5", "integer", "p_rope", "xpos", "fope", "pope",
     "inverse", "clipped", "log2", "kerple_log", "kerple_power", "sandwich", "fire",
@@ -42,6 +43,7 @@ DISTINCTIONS = {  # what tells two lines of one scheme apart, and how their labe
     "study": "in ", "recipe": "#", "checkpoint": "@", "data": "data ", "eval_hash": "evaluation ",
     "code": "code ", "tokens_seen": "tokens ", "cell": "#",
 }  # fmt: skip
+BY_POSITION = ("per_position", "regret")  # protocols of which there are curves
 CLUSTERED = ", each taken as wholly right or wrong: never too narrow for tokens that go together"
 MARK = "†"
 
@@ -122,7 +124,8 @@ class Table:
 
 
 class Curve(NamedTuple):
-    """Loss by position of one line at one length. `points`: rows as dicts, one per seed and bucket."""
+    """Loss by position of one line at one length. `points`: rows as dicts, one per seed and bucket; their `floor` is
+    the total of the best predictor, or NaN."""
 
     label: str
     scheme: str
@@ -171,10 +174,11 @@ def summary(frame: pd.DataFrame, gate: float = 0.95, tolerance: float = 0.05) ->
     rows = [_folded(row) for row in frame.drop_duplicates(_SAME_MEASUREMENT, keep="last").to_dict("records")]
     asked = {_sitting(row): row["count"] for row in rows if row["metric"] == "exact" and row["status"] == "ok"}
     training = [row for row in rows if row["protocol"] == "training"]
+    above = {_place(row): row["total"] for row in rows if row["metric"] == "regret" and row["status"] == "ok"}
     losses = [
-        row | {"quantity": "loss"}
+        row | {"quantity": "loss", "floor": row["total"] - above.get(_place(row), math.nan)}
         for row in rows
-        if bare(row["protocol"]) == "per_position" and row["metric"] == "nll" and not _along(row)
+        if bare(row["protocol"]) in BY_POSITION and row["metric"] == "nll" and not _along(row)
     ]
     scores = list(_gated([score for row in rows for score in _scores(row, asked)], gate))
     last = [score for score in scores if not _along(score)]
@@ -238,11 +242,17 @@ def _sitting(row: Record) -> tuple:
     return tuple(row[name] for name in names)
 
 
+def _place(row: Record) -> tuple:
+    """Equal for the loss of some targets and for how far it is above the optimum."""
+    names = ("study", "cell", "extension", "checkpoint", "length", "protocol", "slice", "eval_hash")
+    return tuple(row[name] for name in names)
+
+
 def _scores(row: Record, asked: dict[tuple, int]) -> Iterator[Record]:
     """The row with `quantity` and `value`, the divided number (None if there is none), once for each quantity
     that is made of it. asked: the number of examples of a sitting."""
     protocol = bare(row["protocol"])
-    if protocol in ("training", "per_position"):
+    if protocol == "training" or row["slice"].startswith("position"):
         return
     ratio = row["total"] / row["count"] if row["status"] == "ok" else None
     row = row | {"mean": ratio, "examples": row["count"] if row["unit"] == "example" else asked.get(_sitting(row))}

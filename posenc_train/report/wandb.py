@@ -37,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from posenc_train.config import UserError, label
-from posenc_train.evaluation.rows import FIELDS, Row
+from posenc_train.evaluation.rows import ALONG, FIELDS, Row
 from posenc_train.report.wandb_segments import ended, segments, settle
 
 MODES = {"none": 0, "offline": 1, "online": 2}
@@ -240,6 +240,8 @@ def points(rows: Iterable[Row]) -> Iterator[tuple[int, dict[str, float]]]:
     two rows with the same name and length the later counts.
     """
     rows = [row for row in rows if row.status == "ok" and _protocol(row) not in NO_CURVE]
+    rows = [row for row in rows if set(row.slice) <= {"size"}]  # the whole, and no part by depth or position
+    rows = [row for row in rows if not row.checkpoint.startswith(ALONG)]  # of the trained model alone
     settings: dict[str, set[str]] = {}
     for row in rows:
         settings.setdefault(_protocol(row), set()).add(row.protocol)

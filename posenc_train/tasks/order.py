@@ -1,20 +1,21 @@
 """Who chases whom: a sentence at some place among fillers, whose words in another order say the opposite.
 
-    fed      . , : cat3 chases2 the mouse5 ; . ,      answer: the cat (0)
-    partner  . , : mouse5 chases2 the cat3 ; . ,      answer: the mouse (1)
+    fed      . , cat3 chases2 : ; , . mouse5 .      answer: the cat (0)
+    partner  . , mouse5 chases2 : ; , . cat3 .      answer: the mouse (1)
 
     direction=true:
-    fed      . , : cat3 chases2 mouse5 ; . ,          answer: the cat (0)
-    partner  , . ; mouse5 chases2 cat3 : , .          answer: the mouse (1), the very tokens from right to left
+    fed      . , cat3 chases2 mouse5 : ; , . .      answer: the cat (0)
+    partner  . . , ; : mouse5 chases2 cat3 , .      answer: the mouse (1), the same tokens from right to left
 
 For bidirectional models (model.causal=false), whose answer comes from the mean over all tokens. Every sequence has a
 partner of the same tokens and the other answer, in training with the same chance, in evaluation always: a model that
 knows no positions cannot tell them apart and is right in exactly half. A model with a causal mask can, without any
 position scheme: what a token sees tells it what comes first.
 
-The one who chases stands beside the verb, the other one a step further: a bias on |i - j| alone is enough to tell.
-With `direction` it is not: a sequence read backwards has the same distances and is the partner, so that such a bias is
-right in exactly half, and only a scheme that tells left from right is better. A longer sequence has more fillers.
+The one who chases stands right before the verb, the other one a quarter of the sequence behind it or more: a bias on
+|i - j| alone is enough to tell. With `direction` it is not: they stand on both sides of the verb, and a sequence read
+backwards has the same distances and is the partner, so that such a bias is right in exactly half, and only a scheme
+that tells left from right is better. A longer sequence has more fillers.
 """
 
 import numpy as np
@@ -30,7 +31,7 @@ from posenc_train.tasks.symbols import letters
 class Order(Judged):
     """animals: number of cats, and of mice; verbs, fillers: numbers of those. direction: see above.
 
-    Ids from 2 on, in this order: cats, mice, verbs, "the", fillers. examples: an even number.
+    Ids from 2 on, in this order: cats, mice, verbs, fillers. examples: an even number.
     """
 
     name = "order"
@@ -54,23 +55,23 @@ class Order(Judged):
             )
         self.direction, self.animals, self.verbs, self.fillers = direction, animals, verbs, fillers
         self.cat, self.mouse, self.verb = self.vocab, self.vocab + animals, self.vocab + 2 * animals
-        self.the = self.verb + verbs
-        self.marks = 2 * animals + verbs + 1 + fillers
+        self.filler, self.marks = self.verb + verbs, 2 * animals + verbs + fillers
         animal = [f"{kind}{n}" for kind in ("cat", "mouse") for n in range(animals)]
         chases = [f"chases{n}" for n in range(verbs)]
-        self.symbols = ["the cat!", "the mouse!", *animal, *chases, "the", *letters(fillers)]
+        self.symbols = ["the cat!", "the mouse!", *animal, *chases, *letters(fillers)]
         self.fingerprint = digest("order", direction, animals, verbs, fillers)
 
     def write(self, draw: Draw, length: int) -> tuple[Int[np.ndarray, "b n"], Int[np.ndarray, "b"]]:
-        ids = self.the + 1 + draw.integers(self.fillers, length)
+        ids = self.filler + draw.integers(self.fillers, length)
         answers = draw.integers(2)
         pair = np.stack([self.cat + draw.integers(self.animals), self.mouse + draw.integers(self.animals)])
-        verb, row = self.verb + draw.integers(self.verbs), np.arange(len(ids))
-        one, other = pair[answers, row], pair[1 - answers, row]
-        words = [one, verb, other] if self.direction else [one, verb, self.the, other]
-        first = draw.integers(length - len(words) + 1)
-        for place, word in enumerate(words):
-            ids[row, first + place] = word
+        row, nearest = np.arange(len(ids)), 1 if self.direction else max(2, length // 4)
+        first, away = draw.integers(length - 1 - nearest), nearest
+        if not self.direction:
+            away = nearest + (draw.uniform() * (length - 1 - nearest - first)).astype(np.int64)
+        ids[row, first] = pair[answers, row]
+        ids[row, first + 1] = self.verb + draw.integers(self.verbs)
+        ids[row, first + 1 + away] = pair[1 - answers, row]
         return ids, answers
 
     def partners(self, ids: Int[np.ndarray, "b n"]) -> Int[np.ndarray, "b n"]:
