@@ -43,9 +43,5 @@ class Draw:
         return ((self.bits(*shape) >> np.uint64(32)) * np.uint64(high) >> np.uint64(32)).astype(np.int64)
 
     def distinct(self, count: int, high: int) -> Int[np.ndarray, "b count"]:
-        """`count` different numbers out of 0 … high - 1 in random order; all of them are a permutation. high: at most
-        2^16."""
-        # Sorted by 48 random bits with the number behind them: three times as fast as argsort.
-        mixture = self.bits(high) & ~np.uint64(0xFFFF) | np.arange(high, dtype=np.uint64)
-        mixture.sort(axis=1)
-        return (mixture[:, :count] & np.uint64(0xFFFF)).astype(np.int64)
+        """`count` different numbers out of 0 … high - 1 in random order; all of them are a permutation."""
+        return np.argsort(self.bits(high), axis=1)[:, :count]
