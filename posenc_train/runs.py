@@ -175,7 +175,7 @@ def reopened(cfg: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
             raise UserError(f"run={folder}: {file} is a link that leads out of the folder: copy what it points to")
     config = load_config(folder)
     if "path" in (config.get("model") or {}):
-        raise UserError(f"run={folder}: holds rows of a model of transformers: evaluate that with model=hf model.path=…")
+        raise UserError(f"run={folder}: holds rows of a model of transformers: write model=hf model.path=<folder>")
     check(config)  # before anything in it is believed
     for key in ("factors", "lengths"):
         if cfg[key] is not None:

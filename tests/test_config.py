@@ -76,7 +76,7 @@ WRONG = {
     "position=": ["position=''", "alibi, alibi_rope"],
     "position=null": ["position=null", "alibi, alibi_rope"],
     "position=[rope]": ["position=", "alibi, alibi_rope"],
-    "model=5": ["model=5", "base, nano, small, tiny"],
+    "model=5": ["model=5", "base, hf, nano, small, tiny"],
     "protocol=[nonoverlaping]": ["nonoverlaping", "did you mean nonoverlapping?", "free_running"],
     "extension=[pj]": ["extension=pj", "choose one of abf, by_parts"],
     "optm.lr=3": ["optm.lr=3", "did you mean optim.lr?"],
@@ -111,6 +111,14 @@ WRONG = {
     "task=copy protocol=[nonoverlapping]": ["protocol=[nonoverlapping]", "task=copy", "free_running"],
     "lengths=[32] protocol.same_targets.k=33": ["protocol.same_targets.k=33", "shortest evaluation length, 32"],
     "protocol=[free_running]": ["protocol=[free_running]", "task=text", "same_targets"],
+    "model=hf model.path=x": ["model=hf", "scripts/evaluate.py"],
+    "evaluate model=hf": ["model.path=???", "must be given"],
+    "evaluate model=hf model.path=. task=text": ["model.path=.", "config.json"],
+    "evaluate model=tiny task=text": ["model=tiny", "must be hf"],
+    "evaluate run=. model=hf model.path=.": ["run=.", "no config.yaml"],
+    "task.weights=[1]": ["task.weights=[1]", "one for each corpus"],
+    "task.packed=reset task.contiguous=true": ["task.contiguous=true", "task.packed=reset"],
+    "task.packed=reset sampling=shifted": ["sampling=shifted", "consecutive", "task.packed=joined"],
     "task.path=no/such/folder": ["task.path=no/such/folder", "no such file", "standard library"],
     # other entry points
     "evaluate": ["run", "must be given", "runs/<study>/<cell>"],
@@ -165,7 +173,7 @@ WRONG_VALUES = {
         "position.bse=1": "did you mean position.base? position has base, pairing",
         "model.hedas=4": "did you mean model.heads?",
         "lenghts=[64]": "did you mean lengths?",
-        "task.path=None": "a path, or null",
+        "task.path=None": "a path, or a list of several corpora, such as [books,code], or null",
         "task.hub=wikitext": "namespace/name",
         "task.longest=512": "at least the longest evaluation length, 1024",
     },
@@ -268,7 +276,7 @@ def test_lengths_come_in_the_order_given_and_once():
 
 def test_every_file_of_every_group_composes_and_passes():
     single = [g for g in checks.GROUPS if g not in ("experiment", *checks.MULTIPLE)]
-    columns = [[f"{g}={c}" for c in checks.choices(g) if c != "own"] for g in single]
+    columns = [[f"{g}={c}" for c in checks.choices(g) if c not in ("own", "hf")] for g in single]
     for overrides in itertools.zip_longest(*columns):
         composed(*filter(None, overrides), "model.layers=4")
     for group in checks.MULTIPLE:
