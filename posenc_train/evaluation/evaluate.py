@@ -99,7 +99,9 @@ def next_token(
         for name in together:
             common["metric"] = "regret" if name == "regret" else "nll"
             if losses is None:
-                yield Measurement(protocol=labels[name], total=None, count=0, status=why, **common)
+                nothing = Measurement(protocol=labels[name], total=None, count=0, status=why, **common)
+                parts = [{name: part} for part in slices(train_length, longest)] if name == "recurrence" else [{}]
+                yield from (replace(nothing, slice=part) for part in parts)
                 continue
             scored = where(plan[name], length, texts, longest)
             if layout is not None:

@@ -60,23 +60,27 @@ def load(path: Path | str) -> list[Row]:
 
 def append(path: Path | str, rows: Iterable[Row]) -> int:
     """Adds the rows whose key the file does not have, all of them or, if anything fails, none. What was out of memory
-    in the file and is not now gives way.
+    gives way where the same evaluation now has something else to say.
 
     Returns how many were added. Raises UserError if a line of the file is damaged; the file stays as it is.
     """
-    old = load(path)
-    status = {row.key(): row.status for row in old}
-    new = []
-    for row in rows:
-        key = row.key()
-        if key not in status or (status[key] == "out of memory" and row.status != "out of memory"):
-            status[key] = row.status
-            new.append(row)
-    if new:
-        better = {row.key() for row in new}
-        kept = [row for row in old if row.key() not in better]
-        write_whole(path, "".join(row.json() + "\n" for row in [*kept, *new]).encode())
-    return len(new)
+    old, new = load(path), list(rows)
+    better = {_place(row) for row in new if row.status != "out of memory"}
+    kept = [row for row in old if row.status != "out of memory" or _place(row) not in better]
+    keys = {row.key() for row in kept}
+    added = []
+    for row in new:
+        if row.key() not in keys:
+            keys.add(row.key())
+            added.append(row)
+    if added:
+        write_whole(path, "".join(row.json() + "\n" for row in [*kept, *added]).encode())
+    return len(added)
+
+
+def _place(row: Row) -> tuple:
+    """What was evaluated; a row without a number does not say into which parts the others would have been divided."""
+    return row.cell, row.checkpoint, row.extension, row.sampling, row.length, row.protocol
 
 
 def write_whole(path: Path | str, content: bytes) -> None:

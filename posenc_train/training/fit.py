@@ -14,6 +14,7 @@ import lightning as L
 import torch
 from tqdm import tqdm
 
+from posenc_train.checks import show
 from posenc_train.config import UserError
 from posenc_train.model.transformer import Transformer
 from posenc_train.report.store import write_whole
@@ -180,8 +181,8 @@ def fit(
         )
     if saved and (past := [step for step in pauses if step <= saved.step]):
         raise UserError(
-            f"protocol.at={config['protocol']['at']}: {folder} has been trained past step {past[0]}, whose weights are "
-            "gone, without measuring there: leave it out, or train again under another study="
+            f"protocol.at={show(config['protocol']['at'])}: {folder} has been trained past step {past[0]} without "
+            "measuring there, and its weights are gone: leave it out, or train again under another study="
         )
     if saved and saved.step == optim["steps"]:
         return saved.seconds
