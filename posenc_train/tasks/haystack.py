@@ -90,6 +90,7 @@ class Haystack(Asked):
         return np.arange(size) >= size - self.answer
 
     def report(self, length: int, longest: int) -> dict:
+        """With the depths that are achieved, where there are most needles: slot / tokens of text."""
         achieved = {}
         for size in sorted({length, longest}) if self.depth else ():
             room = size - self.overhead
@@ -122,8 +123,8 @@ class Haystack(Asked):
                 raise UserError(
                     f"task={self.name}: {size} tokens of a document are its text at length {size + self.overhead}; the "
                     f"longest {'training' if split == 'training' else 'validation'} document of "
-                    f"{self.text.facts['source']} has {max(documents.lengths, default=0)}; ask for less (task.longest "
-                    "for evaluation), or give longer documents by task.path=…"
+                    f"{self.text.facts['source']} has {max(documents.lengths, default=0)}; ask for shorter "
+                    "lengths, or give longer documents by task.path=…"
                 )
             self._places[split, size] = Places(documents, ends)
         return self._places[split, size]
