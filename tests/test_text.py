@@ -26,7 +26,12 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from posenc_train.config import CONF, UserError, compose
+from posenc_train.evaluation.evaluate import evaluate
+from posenc_train.model.transformer import Transformer
+from posenc_train.positions.alibi import Alibi
+from posenc_train.positions.base import Dims
 from posenc_train.tasks import tables, tokens
+from posenc_train.tasks.packing import Packs
 from posenc_train.tasks.text import Text
 
 
@@ -179,6 +184,157 @@ def test_field_bug_29_a_length_beyond_every_document_is_refused_not_shortened(sm
     assert str(error.value).startswith(expected) and f"ask for at most {most}" in str(error.value)
     with pytest.raises(UserError, match=f"longest evaluation length {longest['validation']}: "):
         small.windows(int(longest["validation"]))
+
+
+# --------------------------------------------------------------------------------- several corpora
+
+
+@pytest.fixture
+def two(tmp_path) -> list[str]:
+    """A folder of lower-case documents and one of upper-case ones, larger."""
+    letters = [np.random.default_rng(i).integers(97, 123, 40 + i, np.uint8) for i in range(60)]
+    return [
+        put(tmp_path / "low", [x.tobytes() for x in letters[:20]]),
+        put(tmp_path / "high", [x.tobytes().upper() for x in letters[20:]]),
+    ]
+
+
+def test_every_corpus_has_the_evaluation_windows_that_it_has_alone(two):
+    task, alone = Text(path=two, windows=7), [Text(path=path, windows=7) for path in two]
+    assert np.array_equal(task.windows(12), np.concatenate([one.windows(12) for one in alone]))
+    names = task.window_slices(12)["corpus"]
+    assert names.tolist() == ["low"] * len(alone[0].windows(12)) + ["high"] * len(alone[1].windows(12))
+    assert alone[0].window_slices(12) == {}
+    packed, apart = (Text(path=path, windows=3, packed="reset") for path in (two, two[1]))
+    assert np.array_equal(packed.windows(90)[-3:], apart.windows(90))
+    assert packed.window_slices(90)["corpus"].tolist() == ["low"] * (len(packed.windows(90)) - 3) + ["high"] * 3
+
+
+def test_the_rows_of_each_corpus_stand_beside_those_of_all(two):
+    torch.manual_seed(0)
+    dims = Dims(width=16, heads=2, head_width=8, layers=1, train_length=8)
+    model, protocols = Transformer(dims, 256, 0, [Alibi(dims)]), {"nonoverlapping": {}, "same_targets": {"k": 4}}
+
+    def rows(path):
+        found = evaluate(model, Text(path=path, windows=5), [8, 16], protocols, 8, 16)
+        return {(r.length, r.protocol, r.unit, str(r.slice)): (r.total, r.count) for r in found}
+
+    both, alone = rows(two), {"low": rows(two[0]), "high": rows(two[1])}
+    for (length, protocol, unit, _), (total, count) in alone["low"].items():
+        other = alone["high"][length, protocol, unit, "{}"]
+        assert both[length, protocol, unit, "{}"] == (pytest.approx(total + other[0]), count + other[1])
+        for name, of in alone.items():
+            key = (length, protocol, unit, str({"corpus": name}))
+            assert both[key] == pytest.approx(of[length, protocol, unit, "{}"])
+
+
+@pytest.mark.parametrize("packed", [None, "reset"])
+@pytest.mark.parametrize("weights", [None, [3, 1]])
+def test_training_draws_from_the_corpora_by_their_weights_or_by_their_sizes(two, weights, packed):
+    task = Text(path=two, weights=weights, packed=packed)
+    sizes = [sum(max(len(d) - 12, 0) for d in Text(path=path).train) for path in two]
+    if packed:
+        sizes = [len(Packs(Text(path=path).train, 12)) for path in two]
+    shares = np.array(weights or sizes) / sum(weights or sizes)
+    first = np.concatenate([task.batch(0, step, range(100), 12).inputs[:, 0].numpy() for step in range(20)])
+    low = (first >= 97).mean()
+    assert abs(low - shares[0]) < 4 * (shares[0] * shares[1] / 2000) ** 0.5
+    assert np.array_equal(task.batch(5, 6, range(7, 20), 12).inputs, task.batch(5, 6, range(20), 12).inputs[7:])
+
+
+def test_within_a_corpus_every_place_is_as_likely_as_another(two):
+    task = Text(path=two, weights=[1, 1])
+    seen = [task.batch(0, step, range(200), 30).inputs.numpy() for step in range(30)]
+    counts = Counter(row.tobytes() for rows in seen for row in rows if row[0] < 97)
+    places = sum(max(len(document) - 30, 0) for document in Text(path=two[1]).train)
+    expected = sum(counts.values()) / places
+    unseen = (places - len(counts)) * expected
+    assert abs(sum((n - expected) ** 2 / expected for n in counts.values()) + unseen - places) < 5 * (2 * places) ** 0.5
+
+
+def test_the_fingerprint_covers_all_corpora_in_their_order(two, tmp_path):
+    other = put(tmp_path / "other", [b"something else entirely"] * 3)
+    names = [Text(path=path).fingerprint for path in (two, two[::-1], [two[0], other], two[0], two[1])]
+    assert len(set(names)) == 5 and Text(path=two).fingerprint == names[0]
+    assert Text(path=[two[0]]).fingerprint == names[3]
+
+
+def test_what_one_corpus_holds_for_validation_no_other_trains_on(tmp_path):
+    """Two folders of mostly the same documents, and a document of its own that is one of them: it is cut in two."""
+    texts = [np.random.default_rng(i).integers(97, 123, 90, np.uint8).tobytes() for i in range(40)]
+    paths = [put(tmp_path / "a", texts[:30]), put(tmp_path / "b", texts[5:]), str(tmp_path / "a" / "0003.txt")]
+    task = Text(path=paths)
+    held = [document.tobytes() for document in task.validation]
+    trained = [document.tobytes() for document in task.train]
+    assert len(held) == 3 + round(3.5) + 1 and len(trained) > 50
+    assert not set(held[:-1]) & set(trained)  # a b c d e f from the validation of one …
+    assert texts[3] not in trained and texts[3][:81] in trained  # … and the whole of what is cut
+    left_out = task.facts["training_documents_left_out"]
+    assert left_out == sum(len(Text(path=path).train) for path in paths) - len(trained) > 0
+    described = task.report(16, 8)
+    assert described["train of a"]["documents"] + described["train of b"]["documents"] == len(trained) - 1
+
+
+def test_tokens_of_several_corpora_are_those_of_each(two, tmp_path):
+    path = tokenizer_file(tmp_path / "tokenizer.json")
+    together, alone = Text(path=two, tokenizer=path), [Text(path=one, tokenizer=path) for one in two]
+    for part in "train", "validation":
+        ids = [ids.tolist() for task in alone for ids in getattr(task, part)]
+        assert [ids.tolist() for ids in getattr(together, part)] == ids
+    learned = Text(path=two, bpe=270)
+    assert {len(learned.train), len(together.train)} == {sum(len(task.train) for task in alone)}
+
+
+def test_tables_and_texts_are_corpora_together(two, tmp_path):
+    table = write_table(tmp_path / "rows", "jsonl", [f"row {i} " * 20 for i in range(20)])
+    task = Text(path=[table, two[0]], windows=2)
+    assert task.window_slices(30)["corpus"].tolist() == ["data.jsonl"] * 2 + ["low"] * 2
+    assert sorted(whole(task)) == sorted(whole(Text(path=table)) + whole(Text(path=two[0])))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"weights": [1, 2]}, r"task.weights=\[1, 2\]: must be one for each corpus"),
+        ({"path": ["low", "high"], "weights": [1]}, r"task.weights=\[1\]: must be one for each corpus"),
+        ({"path": ["low", "low"]}, r"task.path=\[.*low,.*low\]: names a corpus twice"),
+        ({"packed": "reset", "contiguous": True}, r"task.contiguous=true: must be false with task.packed"),
+    ],
+)
+def test_settings_of_corpora_that_cannot_be_are_refused(two, monkeypatch, settings, message):
+    monkeypatch.chdir(Path(two[0]).parent)
+    with pytest.raises(UserError, match=message):
+        Text(**settings)
+
+
+def test_a_corpus_without_a_place_for_a_window_is_named(two, tmp_path):
+    task = Text(path=[two[0], put(tmp_path / "short", [bytes([i]) * 9 for i in range(20)])])
+    with pytest.raises(UserError, match="train_length 12: takes 13 bytes of a document; .* of short has 9"):
+        task.batch(0, 0, range(2), 12)
+    with pytest.raises(UserError, match="longest evaluation length 12: .* of short has 9"):
+        task.report(8, 12)
+
+
+# ------------------------------------------------------------------------------------------ words
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text("ab é.\n\t\u3000", max_size=60))
+def test_words_are_what_split_makes_of_the_bytes(shared, text):
+    ids = np.frombuffer(text.encode(), np.uint8)
+    words = shared[0].words(ids[None])
+    assert int(words.sum()) == len(text.encode().split())
+    begins = [m.start() for m in re.finditer(rb"(?<![^ \t\n\v\f\r])[^ \t\n\v\f\r]", text.encode())]
+    assert np.flatnonzero(words[0]).tolist() == begins
+
+
+def test_bytes_and_tokens_of_a_text_have_the_same_words(tmp_path):
+    folder, path = put(tmp_path / "texts", DOCUMENTS), tokenizer_file(tmp_path / "tokenizer.json", 320)
+    of_bytes, of_tokens = Text(path=folder), Text(path=folder, tokenizer=path)
+    for document, ids in zip(of_bytes.train, of_tokens.train, strict=True):
+        assert of_bytes.words(document[None]).sum() == of_tokens.words(ids[None]).sum() == len(bytes(document).split())
+    spelt = tokens.Vocabulary.load(path).spellings
+    assert b"".join(spelt[id] for id in of_tokens.train[3]) == bytes(of_bytes.train[3])
 
 
 # ------------------------------------------------------------------------------------------- report
