@@ -12,7 +12,8 @@ from posenc_train import runs
 from posenc_train.build import build_task
 from posenc_train.checks import UserError, check_foreign
 from posenc_train.config import compose, run_folder
-from posenc_train.evaluation.run import cost_rows, evaluate_run
+from posenc_train.evaluation.rows import Row
+from posenc_train.evaluation.run import coordinates, evaluate_run
 from posenc_train.model import hf
 from posenc_train.report import store
 from posenc_train.tasks import corpus
@@ -38,8 +39,7 @@ def evaluated(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], Path, str]:
     folder.mkdir(parents=True, exist_ok=True)
     with runs.locked(folder):
         store.write_whole(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False).encode())
-        cost = [row for row in cost_rows(config, task, model, 0, 0.0, label) if row.metric == "parameters"]
-        rows = [*cost, *evaluate_run(config, task, model, 0, label, folder)]
+        rows = [size(config, task, model, label), *evaluate_run(config, task, model, 0, label, folder)]
         added = store.append(folder / "rows.jsonl", rows)
     print(f"{folder}: {added} of {len(rows)} rows are new")
     return config, folder, label
@@ -91,3 +91,10 @@ def check(config: Mapping[str, Any], model: hf.Hf, task: Task, theirs: Any) -> N
             raise UserError(
                 f"extension={extension}: must be none; {position} was extended already, by rope_type={model.rope_type}"
             )
+
+
+def size(config: Mapping[str, Any], task: Task, model: hf.Hf, label: str) -> Row:
+    """The number of parameters, as of a training: the one cost that is known."""
+    where = coordinates(config, task, 0, label) | {"extension": "none", "length": config["train_length"], "slice": {}}
+    count = float(sum(p.numel() for p in model.parameters()))
+    return Row(**where, protocol="training", metric="parameters", total=count, count=1, unit="parameter", eval_hash="")

@@ -83,8 +83,16 @@ class Hf(Transformer):
         return DynamicCache(config=self.model.config)
 
     def hidden(
-        self, ids: Int[Tensor, "b n"], pos: None = None, doc: None = None, cache: Any = None, memory: None = None
+        self,
+        ids: Int[Tensor, "b n"],
+        pos: Int[Tensor, "*b n"] | None = None,
+        doc: Int[Tensor, "b n"] | None = None,
+        cache: Any = None,
+        memory: None = None,
     ) -> Float[Tensor, "b n w"]:
+        """The last layer's states, normalised. Raises ValueError for positions and documents."""
+        if pos is not None or doc is not None:
+            raise ValueError("a model of transformers takes consecutive positions and one document a row")
         with self._turned():
             remembered = {} if cache is None else {"cache": cache}
             out = self.model.base_model(input_ids=ids, use_cache=cache is not None, **remembered)
