@@ -23,6 +23,7 @@ NAMED = ("position", "sampling", "task", "model")  # groups whose choice is in c
 CLASS_GROUPS = ("position", "sampling", "task")  # groups whose settings go to a class
 MULTIPLE = ("extension", "protocol")  # groups of which several files can be chosen at once
 GROUPS = (*NAMED, *MULTIPLE, "optim", "trainer", "logger", "experiment")
+SCALES = ("smoke", "laptop", "paper")  # of an experiment: does it run; what two cores can; the paper's own
 # What a training configuration need not have.
 OPTIONAL = ("run", "trust", "gate", "tolerance", "jobs", "experiment", "format", "only", "length", "samples")
 
@@ -73,6 +74,19 @@ def list_of(rule: Rule, example: str) -> Rule:
         return isinstance(v, list) and len(v) > 0 and all(map(rule.test, v))
 
     return Rule(f"a list, each {rule.allowed}, such as {example}", test, lambda v: [v] if rule.test(v) else v)
+
+
+def by_scale(rule: Rule) -> Rule:
+    """One value, or one for each scale."""
+    each = f"; or one for each of {', '.join(SCALES)}"
+
+    def scales(v: Any) -> bool:
+        return isinstance(v, Mapping) and len(v) > 0 and set(v) <= set(SCALES)
+
+    def meant(v: Any) -> Any:
+        return {key: rule.meant(x) for key, x in v.items()} if scales(v) else rule.meant(v)
+
+    return Rule(rule.allowed + each, lambda v: all(map(rule.test, v.values())) if scales(v) else rule.test(v), meant)
 
 
 def pair_of(rule: Rule, example: str) -> Rule:
@@ -203,9 +217,15 @@ RULES: dict[str, dict[str, Rule]] = {
         "workers": whole(0),
     },
     "logger": {"mode": one_of("offline", "online", "none")},
-    "experiment": {
-        "grid": list_of(TEXT, "['position=nope,rope seed=0']"),
-        "then": maybe(list_of(TEXT, "['position=nope optim.steps=50']")),
+    "experiment": {  # posenc_train/experiments.py says more
+        "title": TEXT,
+        "source": TEXT,
+        "matched": Rule("a list of sentences", lambda v: isinstance(v, list) and all(map(TEXT.test, v))),
+        "not_matched": Rule("a list of sentences", lambda v: isinstance(v, list) and all(map(TEXT.test, v))),
+        "published": maybe(TEXT),
+        "grid": by_scale(list_of(TEXT, "['position=nope,rope seed=0']")),
+        "then": maybe(by_scale(list_of(TEXT, "['position=nope optim.steps=50']"))),
+        "claims": Rule("a list", lambda v: isinstance(v, list)),
     },
 }
 
@@ -450,6 +470,10 @@ def check(cfg: Mapping[str, Any]) -> None:
         _check_agreement(cfg)
     elif "run" in cfg:
         _check_evaluated(cfg)
+    if "experiment" in cfg:
+        from posenc_train import experiments  # which is made of what is here
+
+        experiments.check(cfg["experiment"], _as_mapping(cfg.get("names")).get("experiment", ""))
 
 
 def tidy(cfg: dict[str, Any]) -> dict[str, Any]:

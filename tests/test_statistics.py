@@ -67,9 +67,7 @@ def test_kendall_by_brute_force():
     ours, theirs = [1.0, 3.0, 2.0, 5.0, 4.0, 6.0], [1.0, 2.0, 3.0, 4.0, 6.0, 5.0]
 
     def score(a, b):
-        return sum(
-            math.copysign(1, (a[i] - a[j]) * (b[i] - b[j])) for i, j in itertools.combinations(range(len(a)), 2)
-        )
+        return sum(math.copysign(1, (a[i] - a[j]) * (b[i] - b[j])) for i, j in itertools.combinations(range(len(a)), 2))
 
     s = score(ours, theirs)
     orders = list(itertools.permutations(theirs))

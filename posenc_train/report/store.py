@@ -102,16 +102,18 @@ def read(folder: Path | str) -> pd.DataFrame:
     """All rows of a study folder, or of one run folder, in the order they were written.
 
     Columns: the fields of a row, where `slice` is its JSON text, and beside them `size`, `position_first`,
-    `position_last` (missing where the slice does not name them) and `recipe`, which is equal for runs that
-    differ in their seed only. `frame.attrs["unfinished"]` names the runs without rows.
+    `position_last` (missing where the slice does not name them), `init`, the cell that its weights are from ("" for
+    fresh ones), and `recipe`, which is equal for runs that differ in their seed only, and in that of the run that they
+    start from. `frame.attrs["unfinished"]` names the runs without rows.
     Raises UserError if there is nothing, naming the studies there are.
     """
     folder = Path(folder)
     records = []
     for run in runs(folder):
         rows = load(run / ROWS)
-        recipe = _recipe(run) if rows else None
-        records += [_record(row, recipe) for row in rows]
+        config = _config(run) if rows else None
+        recipe = _recipe(config, folder) if config else None
+        records += [_record(row, recipe, config) for row in rows]
     if not records:
         raise UserError(_nothing(folder))
     frame = pd.DataFrame.from_records(records)
@@ -122,7 +124,7 @@ def read(folder: Path | str) -> pd.DataFrame:
     return frame
 
 
-def _record(row: Row, recipe: str | None) -> dict:
+def _record(row: Row, recipe: str | None, config: dict | None) -> dict:
     record = {name: getattr(row, name) for name in FIELDS}
     first, last = row.slice.get("position", (None, None))
     return record | {
@@ -130,20 +132,30 @@ def _record(row: Row, recipe: str | None) -> dict:
         "size": row.slice.get("size"),
         "position_first": first,
         "position_last": last,
+        "init": Path((config or {}).get("init") or "").name,
         "recipe": recipe or re.sub(r"-s\d+-", "-", row.cell),
     }
 
 
-def _recipe(run: Path) -> str | None:
-    """8 hex digits of the training configuration without its seed; None where a run has no config.yaml."""
+def _config(run: Path) -> dict | None:
+    """The training configuration; None where a run has no config.yaml."""
     path = run / CONFIG
     if not path.is_file():
         return None
     try:
-        config = training_config(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return training_config(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (yaml.YAMLError, UnicodeDecodeError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: not the configuration of a run: restore it or remove its folder") from error
-    text = json.dumps({k: v for k, v in config.items() if k != "seed"}, sort_keys=True)
+
+
+def _recipe(config: dict, study: Path) -> str:
+    """8 hex digits of the training configuration without its seed; what it starts from is such a recipe too."""
+    start = Path(config["init"]).expanduser() if config.get("init") else None
+    if start is not None:
+        beside = study / start.name  # of the same study, wherever that has been copied to
+        before = _config(beside if (beside / CONFIG).is_file() else start)
+        start = _recipe(before, study) if before else start.name
+    text = json.dumps({key: value for key, value in config.items() if key != "seed"} | {"init": start}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
