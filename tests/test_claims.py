@@ -240,7 +240,7 @@ def everything():
     said = of(
         bounded("above", 0.0, say="a | hostile <b>*name*</b>"),
         bounded("above", 0.265, say="after " + "very " * 20 + "long"),
-        bounded("above", 0.9),
+        bounded("above", 0.375),  # as far on the other side: p of both is 0.0207, and twice that after Holm
         bounded("above", 0, left={"scheme": "t5", "length": "8x", "extension": "none"}),
     )
     return judge(rows, said)
@@ -251,7 +251,7 @@ def test_text_fits_80_columns_and_says_all():
     assert max(map(len, text.splitlines())) <= 80
     words = " ".join(text.split())
     assert words.startswith("4 claims: 2 hold, 1 does not hold, 1 undecided")
-    assert "holds* after very very" in words and "does not hold ALiBi is flat to 8x" in words
+    assert "holds* after very very" in words and "does not hold* ALiBi is flat to 8x" in words
     assert "+0.3200 [0.2703, 0.3697] nats" in words and "t5 + none at 8x: not run" in words
     assert "nll of alibi at 8x less alibi at 1x, same_targets" in words and "seeds 0, 1, 2" in words
     assert "*: not after Holm's correction for 3 claims" in words

@@ -6,7 +6,6 @@ the other side of it, and is undecided otherwise: with one seed always, and wher
 the reason. Holm's correction over the claims of a study is shown beside the verdicts and changes none of them.
 """
 
-import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -58,17 +57,12 @@ def judge(frame: pd.DataFrame, experiment: Mapping[str, Any], gate: float = 0.95
 
     gate: as of `tables.summary`.
     """
-    scores = [row for row in tables.scored(frame, gate) if row["quantity"] != "bits per byte" and _whole(row)]
+    scores = [row for row in tables.scored(frame, gate) if row["quantity"] != "bits per byte" and tables.whole(row)]
     verdicts = [_judged(claim, scores) for claim in claims(experiment)]
     known = [i for i, verdict in enumerate(verdicts) if verdict.p is not None]
     for i, p in zip(known, statistics.holm([verdicts[i].p for i in known]), strict=True):
         verdicts[i] = replace(verdicts[i], holm=p)
     return verdicts
-
-
-def _whole(row: Record) -> bool:
-    """Whether a row is of all that was scored, and not of one depth or another part."""
-    return set(json.loads(row["slice"])) <= {"size"}
 
 
 def _judged(claim: Claim, scores: list[Record]) -> Verdict:
