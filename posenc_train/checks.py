@@ -26,6 +26,7 @@ GROUPS = (*NAMED, *MULTIPLE, "optim", "trainer", "logger", "experiment")
 SCALES = ("smoke", "laptop", "paper")  # of an experiment: does it run; what two cores can; the paper's own
 # What a training configuration need not have.
 OPTIONAL = ("run", "trust", "gate", "tolerance", "jobs", "experiment", "format", "only", "length", "samples")
+OPTIONAL = ("run", "trust", "gate", "jobs", "experiment", "experiment.every", "format", "only", "length", "samples")
 
 
 class UserError(Exception):
@@ -223,6 +224,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "matched": Rule("a list of sentences", lambda v: isinstance(v, list) and all(map(TEXT.test, v))),
         "not_matched": Rule("a list of sentences", lambda v: isinstance(v, list) and all(map(TEXT.test, v))),
         "published": maybe(TEXT),
+        "every": by_scale(TEXT),
         "grid": by_scale(list_of(TEXT, "['position=nope,rope seed=0']")),
         "then": maybe(by_scale(list_of(TEXT, "['position=nope optim.steps=50']"))),
         "claims": Rule("a list", lambda v: isinstance(v, list)),

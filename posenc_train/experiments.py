@@ -4,6 +4,7 @@
     matched            sentences on what is as in the source …
     not_matched        … and on what is not: data, size, tokens, protocol
     published          a file of posenc_train/data/published, or null: then the source says that there are no numbers
+    every              if given, what lines have in common, as in `- ${experiment.every.laptop} train_length=64`
     grid               lines of overrides, or such lines for each scale
     then               null, or the lines of a second act, or these for each scale
     claims             predicates over the rows of one study

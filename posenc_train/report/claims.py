@@ -22,13 +22,17 @@ UNITS = {"nll": "nats", "regret": "nats"}  # of an effect; of the others it is a
 WIDTH = 80
 # What is one line of a table: a side is one of these, at one length or several.
 _ONE = ("scheme", "extension", "sampling", "task", "model", "train_length", "init", "recipe", "checkpoint", "protocol")
-_SEEDS_SHARE = {"data": "data", "code": "code"}  # what the seeds of a side must have in common
+_SEEDS_SHARE = ("data", "code")  # what the seeds of a side must have in common
 
 Record = dict[str, Any]
 
 
 class Undecided(Exception):
-    """Why nothing can be said."""
+    """Why nothing can be said; `short`: in a word or two, for a cell of a table, "" where nothing was run."""
+
+    def __init__(self, reason: str, short: str = ""):
+        super().__init__(reason)
+        self.short = short
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,8 @@ def judge(frame: pd.DataFrame, experiment: Mapping[str, Any], gate: float = 0.95
 
 def _judged(claim: Claim, scores: list[Record]) -> Verdict:
     try:
-        left = _values(claim.left, claim, scores)
-        right = _values(claim.right, claim, scores) if claim.right else None
+        left = picked(claim.left, claim.metric, claim.protocol, scores)
+        right = picked(claim.right, claim.metric, claim.protocol, scores) if claim.right else None
         _comparable(left, right)
     except Undecided as why:
         return Verdict(claim, OPEN, str(why))
@@ -113,40 +117,40 @@ def _margins(claim: Claim) -> str:
 # ---- the rows of a side ----------------------------------------------------------------------------------
 
 
-def _values(side: Side, claim: Claim, scores: list[Record]) -> dict[int, list[Record]]:
+def picked(side: Side, metric: str, protocol: str, scores: list[Record]) -> dict[int, list[Record]]:
     """The rows of a side, by seed, one for each of its lengths. Raises Undecided, in words, where it has none, where
     it has several of what cannot be averaged, and where a row has no number or says nothing."""
-    rows = [row for row in scores if _meant(side, claim, row)]
+    rows = [row for row in scores if row["metric"] == metric and _meant(side, protocol, row)]
     if not rows:
         raise Undecided(f"{side.text()}: not run")
-    if claim.metric == "nll" and len({row["unit"] for row in rows}) > 1:
+    if metric == "nll" and len({row["unit"] for row in rows}) > 1:
         rows = [row for row in rows if row["unit"] != "byte"]  # the same sums again, by the bytes of the tokens
     for name in _ONE:
         if len(found := sorted({str(row[name]) for row in rows})) > 1:
-            raise Undecided(f"{side.text()}: of several {name}s, {', '.join(found)}: name one")
-    for name, words in _SEEDS_SHARE.items():
+            raise Undecided(f"{side.text()}: of several {name}s, {', '.join(found)}: name one", "several")
+    for name in _SEEDS_SHARE:
         if len({row[name] for row in rows}) > 1:
-            raise Undecided(f"{side.text()}: rows of different {words}: rerun=changed makes them one")
+            raise Undecided(f"{side.text()}: rows of different {name}: rerun=changed makes them one", "several")
     wanted = {tokens(length, rows[0]["train_length"]) for length in side.lengths}
     by_seed: dict[int, list[Record]] = {}
     for row in sorted(rows, key=lambda row: row["length"]):
         if row["status"] != "ok":
-            raise Undecided(f"{side.text()}: {row['status']} at {row['length']} (seed {row['seed']})")
+            said = f"{side.text()}: {row['status']} at {row['length']} (seed {row['seed']})"
+            raise Undecided(said, row["status"])
         by_seed.setdefault(row["seed"], []).append(row)
     for seed, found in by_seed.items():
         if missing := sorted(wanted - {row["length"] for row in found}):
             raise Undecided(f"{side.text()}: not run at {', '.join(f'{n:g}' for n in missing)} (seed {seed})")
         if len(found) > len(wanted):
-            raise Undecided(f"{side.text()}: several rows at {found[0]['length']} (seed {seed})")
+            raise Undecided(f"{side.text()}: several rows at {found[0]['length']} (seed {seed})", "several")
     return by_seed
 
 
-def _meant(side: Side, claim: Claim, row: Record) -> bool:
+def _meant(side: Side, protocol: str, row: Record) -> bool:
     names = {"extension": "none"} | side.names
     start = names.pop("init", None)
     return (
-        row["metric"] == claim.metric
-        and claim.protocol in (row["protocol"], bare(row["protocol"]))
+        protocol in (row["protocol"], bare(row["protocol"]))
         and all(matches(pattern, row[name]) for name, pattern in names.items())
         and (row["init"] == "" if start is None else row["init"] != "" and matches(start, row["init"]))
         and side.train_length in (None, row["train_length"])
