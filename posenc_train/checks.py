@@ -465,7 +465,7 @@ def check(cfg: Mapping[str, Any]) -> None:
         if section:
             _refuse_unknown(section, values, rules)
         if section and section != "protocol" and training:
-            _refuse_missing(section, values, rules)
+            _refuse_missing(section, values, [key for key in rules if dotted(section, key) not in OPTIONAL])
         _check_values(section, values, rules)
     _check_paths(cfg)
     if training:

@@ -6,7 +6,8 @@
     published          a file of posenc_train/data/published, or null: then the source says that there are no numbers
     every              if given, what lines have in common, as in `- ${experiment.every.laptop} train_length=64`
     grid               lines of overrides, or such lines for each scale
-    then               null, or the lines of a second act, or these for each scale
+    then               null, or the lines of a second act (all after the first, or `position=rope -> position=nope`),
+                       or these for each scale
     claims             predicates over the rows of one study
 
 A claim compares two sides, in nats per target or in shares, seed by seed: left less right (left alone without a right).

@@ -52,11 +52,13 @@ def plan(cfg: Mapping[str, Any]) -> list[Cell]:
 
 def second_act(cfg: Mapping[str, Any], finished: Sequence[Cell]) -> list[Cell]:
     """The cells of cfg.experiment.then: each line once for every finished cell, from whose weights it starts (init=),
-    and whose overrides hold where the line says nothing else."""
+    and whose overrides hold where the line says nothing else. A line `position=rope -> position=nope` follows only
+    the cells that have the overrides before the arrow."""
     acts = []
     for cell in finished:
         for line in cfg["experiment"]["then"] or ():
-            for overrides in expand(line, _extra()):
+            after, _, words = line.rpartition("->")
+            for overrides in expand(words, _extra()) if set(after.split()) <= set(cell.overrides) else ():
                 said = {_key(override) for override in overrides}
                 kept = [o for o in cell.overrides if not {_key(o), _key(o).partition(".")[0]} & said]
                 acts.append([*kept, *overrides, f"init={cell.folder}"])

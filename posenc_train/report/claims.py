@@ -61,7 +61,7 @@ def judge(frame: pd.DataFrame, experiment: Mapping[str, Any], gate: float = 0.95
 
     gate: as of `tables.summary`.
     """
-    scores = [row for row in tables.scored(frame, gate) if row["quantity"] != "bits per byte" and tables.whole(row)]
+    scores = tables.final(tables.scored(frame, gate))
     verdicts = [_judged(claim, scores) for claim in claims(experiment)]
     known = [i for i, verdict in enumerate(verdicts) if verdict.p is not None]
     for i, p in zip(known, statistics.holm([verdicts[i].p for i in known]), strict=True):

@@ -87,7 +87,7 @@ def beside(frame: pd.DataFrame, experiment: Mapping[str, Any], gate: float = 0.9
     name, source = experiment["published"], experiment["source"]
     blocks: tuple[Block, ...] = ()
     if name is not None:
-        scores = [row for row in tables.scored(frame, gate) if row["quantity"] != "bits per byte" and tables.whole(row)]
+        scores = tables.final(tables.scored(frame, gate))
         rows = load(name)
         groups: dict[tuple, list[Record]] = {}
         for row in rows:
