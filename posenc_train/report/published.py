@@ -93,7 +93,7 @@ def beside(frame: pd.DataFrame, experiment: Mapping[str, Any], gate: float = 0.9
         for row in rows:
             groups.setdefault(_block_key(row, rows), []).append(row)
         blocks = tuple(_block(of_block, scores, gate) for of_block in groups.values())
-        source = f"{source}. {source_of(PUBLISHED / f'{name}.csv')}"
+        source = source_of(PUBLISHED / f"{name}.csv")
     return Beside(
         experiment["title"], source, tuple(experiment["matched"]), tuple(experiment["not_matched"]), blocks
     )
