@@ -26,7 +26,7 @@ GROUPS = (*NAMED, *MULTIPLE, "optim", "trainer", "logger", "experiment")
 SCALES = ("smoke", "laptop", "paper")  # of an experiment: does it run; what two cores can; the paper's own
 # What a training configuration need not have.
 OPTIONAL = ("run", "trust", "gate", "tolerance", "jobs", "experiment", "format", "only", "length", "samples")
-OPTIONAL = ("run", "trust", "gate", "jobs", "experiment", "experiment.every", "format", "only", "length", "samples")
+NOT_ALWAYS = ("experiment.every",)  # nor does a section of it
 
 
 class UserError(Exception):
@@ -465,7 +465,7 @@ def check(cfg: Mapping[str, Any]) -> None:
         if section:
             _refuse_unknown(section, values, rules)
         if section and section != "protocol" and training:
-            _refuse_missing(section, values, [key for key in rules if dotted(section, key) not in OPTIONAL])
+            _refuse_missing(section, values, [key for key in rules if dotted(section, key) not in NOT_ALWAYS])
         _check_values(section, values, rules)
     _check_paths(cfg)
     if training:

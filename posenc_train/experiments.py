@@ -15,6 +15,7 @@ A claim compares two sides, in nats per target or in shares, seed by seed: left 
     - say: ALiBi is flat to 8x
       metric: nll                              # nll | exact | token | stops | regret
       protocol: same_targets                   # with its settings where rows of several are there
+      unit: word                               # of nll, where it is not to be the task's own: byte or word
       left: {scheme: alibi, length: 8x}
       right: {scheme: alibi, length: 1x}
       within: 0.02                             # or above: …, below: …
@@ -34,6 +35,7 @@ from posenc_train.checks import EXTENSIONS, PACKAGE, PROTOCOLS, UserError, choic
 
 PUBLISHED = PACKAGE / "data" / "published"
 METRICS = ("nll", "exact", "token", "stops", "regret")
+UNITS = ("byte", "word")
 BOUNDS = ("above", "below", "within")
 NAMES = ("scheme", "extension", "init", "sampling", "task", "model")
 SIDE = (*NAMES, "train_length", "length")
@@ -66,6 +68,7 @@ class Claim(NamedTuple):
     right: Side | None
     bound: str
     margin: float
+    unit: str = ""
 
 
 def check(experiment: Mapping[str, Any], name: str) -> None:
@@ -99,7 +102,7 @@ def _lines(grid: Any) -> Iterator[str]:
 def _claim(claim: Any, key: str, name: str, words: str) -> Claim:
     if not isinstance(claim, Mapping):
         raise _error(name, f"{key}={show(claim)}", "must be a claim", "as in posenc_train/experiments.py")
-    required, known = ("say", "metric", "protocol", "left"), ("say", "metric", "protocol", "left", "right", *BOUNDS)
+    required, known = ("say", "metric", "protocol", "left"), ("say", "metric", "protocol", "unit", "left", "right", *BOUNDS)
     for part in claim:
         if part not in known:
             raise _error(name, f"{key}.{part}", "no such key", join(nearest(part, known), choose(known)))
@@ -119,9 +122,12 @@ def _claim(claim: Any, key: str, name: str, words: str) -> Claim:
         raise _error(name, f"{key}.metric={show(claim['metric'])}", "no such metric", choose(METRICS))
     if bare(str(claim["protocol"])) not in PROTOCOLS:
         raise _error(name, f"{key}.protocol={show(claim['protocol'])}", "no such protocol", choose(PROTOCOLS))
+    unit = claim.get("unit", "")
+    if unit and (unit not in UNITS or claim["metric"] != "nll"):
+        raise _error(name, f"{key}.unit={show(unit)}", "no such unit", f"{choose(UNITS)}, or none; of metric=nll alone")
     left = _side(claim["left"], f"{key}.left", name, words)
     right = None if claim.get("right") is None else _side(claim["right"], f"{key}.right", name, words)
-    return Claim(claim["say"], claim["metric"], claim["protocol"], left, right, bounds[0], float(margin))
+    return Claim(claim["say"], claim["metric"], claim["protocol"], left, right, bounds[0], float(margin), unit)
 
 
 def _side(side: Any, key: str, name: str, words: str) -> Side:

@@ -61,7 +61,7 @@ def judge(frame: pd.DataFrame, experiment: Mapping[str, Any], gate: float = 0.95
 
     gate: as of `tables.summary`.
     """
-    scores = tables.final(tables.scored(frame, gate))
+    scores = tables.final(frame, gate)
     verdicts = [_judged(claim, scores) for claim in claims(experiment)]
     known = [i for i, verdict in enumerate(verdicts) if verdict.p is not None]
     for i, p in zip(known, statistics.holm([verdicts[i].p for i in known]), strict=True):
@@ -71,8 +71,8 @@ def judge(frame: pd.DataFrame, experiment: Mapping[str, Any], gate: float = 0.95
 
 def _judged(claim: Claim, scores: list[Record]) -> Verdict:
     try:
-        left = picked(claim.left, claim.metric, claim.protocol, scores)
-        right = picked(claim.right, claim.metric, claim.protocol, scores) if claim.right else None
+        left = picked(claim.left, claim.metric, claim.protocol, scores, claim.unit)
+        right = picked(claim.right, claim.metric, claim.protocol, scores, claim.unit) if claim.right else None
         _comparable(left, right)
     except Undecided as why:
         return Verdict(claim, OPEN, str(why))
@@ -117,14 +117,20 @@ def _margins(claim: Claim) -> str:
 # ---- the rows of a side ----------------------------------------------------------------------------------
 
 
-def picked(side: Side, metric: str, protocol: str, scores: list[Record]) -> dict[int, list[Record]]:
-    """The rows of a side, by seed, one for each of its lengths. Raises Undecided, in words, where it has none, where
+def picked(
+    side: Side, metric: str, protocol: str, scores: list[Record], unit: str = ""
+) -> dict[int, list[Record]]:
+    """The rows of a side, by seed, one for each of its lengths. unit: of nll, the same sums stand there by bytes
+    and words again; "" for the task's own. Raises Undecided, in words, where it has none, where
     it has several of what cannot be averaged, and where a row has no number or says nothing."""
     rows = [row for row in scores if row["metric"] == metric and _meant(side, protocol, row)]
     if not rows:
         raise Undecided(f"{side.text()}: not run")
-    if metric == "nll" and len({row["unit"] for row in rows}) > 1:
-        rows = [row for row in rows if row["unit"] != "byte"]  # the same sums again, by the bytes of the tokens
+    if metric == "nll":
+        unit = unit or min({row["unit"] for row in rows} - {"word"}, key=lambda name: name == "byte")
+        rows = [row for row in rows if row["unit"] == unit]
+        if not rows:
+            raise Undecided(f"{side.text()}: not measured per {unit}")
     for name in _ONE:
         if len(found := sorted({str(row[name]) for row in rows})) > 1:
             raise Undecided(f"{side.text()}: of several {name}s, {', '.join(found)}: name one", "several")
@@ -270,7 +276,8 @@ def _numbers(verdict: Verdict) -> list[str]:
 
 
 def _unit(claim: Claim) -> str:
-    return UNITS.get(claim.metric, "share")
+    per = f" per {claim.unit}" if claim.unit else ""
+    return UNITS.get(claim.metric, "share") + per
 
 
 def _sides(claim: Claim) -> str:

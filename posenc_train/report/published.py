@@ -5,7 +5,7 @@ The numbers are posenc_train/data/published/<name>.csv, one cell a line, with th
     scheme,train_length,length,protocol,metric,value,sd,note
 
 Schemes are named as in our tables, protocols too; metric is perplexity, exact or token (shares). More columns where
-they are needed: extension, init and sampling, which tell ours apart; task; size, where theirs count what is asked and
+they are needed: unit, of a perplexity (word; else ours is the task's own); extension, init and sampling, which tell ours apart; task; size, where theirs count what is asked and
 not tokens; model, their own name of a model or a data set. An empty length stands for "long", and ours is that of our
 longest. An empty value has a note that says why.
 """
@@ -87,7 +87,7 @@ def beside(frame: pd.DataFrame, experiment: Mapping[str, Any], gate: float = 0.9
     name, source = experiment["published"], experiment["source"]
     blocks: tuple[Block, ...] = ()
     if name is not None:
-        scores = tables.final(tables.scored(frame, gate))
+        scores = tables.final(frame, gate)
         rows = load(name)
         groups: dict[tuple, list[Record]] = {}
         for row in rows:
@@ -103,10 +103,10 @@ def beside(frame: pd.DataFrame, experiment: Mapping[str, Any], gate: float = 0.9
 
 
 def _block_key(row: Record, rows: list[Record]) -> tuple:
-    """Tasks of one length each stand beside each other, others below."""
+    """Each of their models by itself; tasks of one length each beside each other, others below."""
     task = row.get("task", "")
     places = {_place(other) for other in rows if other.get("task", "") == task}
-    return row["protocol"], row["metric"], task if len(places) > 1 else ""
+    return row.get("model", ""), row["protocol"], row["metric"], row.get("unit", ""), task if len(places) > 1 else ""
 
 
 def _place(row: Record) -> str:
@@ -125,10 +125,11 @@ def _block(rows: list[Record], scores: list[Record], gate: float) -> Block:
         records[cell] = row
         units |= {ours[cell].unit} - {""}
     lines, columns = (tuple(dict.fromkeys(cell[i] for cell in theirs)) for i in (0, 1))
-    words = [rows[0]["metric"], rows[0]["protocol"], *(tasks if len(tasks) == 1 else ())]
+    unit = f" per {rows[0]['unit']}" if rows[0].get("unit") else ""
+    words = [rows[0].get("model", ""), rows[0]["metric"] + unit, rows[0]["protocol"], *(tasks if len(tasks) == 1 else ())]
     words += [f"at {next(iter(places))} tokens"] if len(places) == 1 and len(tasks) > 1 else []
     words += [f"trained on {next(iter(trained))} tokens"] if len(trained) == 1 and "" not in trained else []
-    words += [f"ours per {' and '.join(sorted(units))}"] if units and rows[0]["metric"] == "perplexity" else []
+    words += [f"ours per {' and '.join(sorted(units))}"] if unit and units and units != {rows[0]["unit"]} else []
     judged = {column: _judged(column, lines, theirs, ours, rows[0]["metric"]) for column in columns}
     return Block(
         ", ".join(word for word in words if word), lines, columns, theirs, ours, records,
@@ -142,8 +143,7 @@ def _label(row: Record, with_length: bool) -> str:
     """ "rope + pi, L=512" """
     label = row["scheme"] + (f" + {row['extension']}" if row.get("extension") else "")
     label += f" from {row['init']}" if row.get("init") else ""
-    for name in ("sampling", "model"):
-        label += f", {row[name]}" if row.get(name) else ""
+    label += f", {row['sampling']}" if row.get("sampling") else ""
     label += f", L={row['train_length']}" if with_length and row["train_length"] else ""
     return label.replace("*", "")
 
@@ -171,7 +171,7 @@ def _ours(row: Record, scores: list[Record], gate: float) -> Ours:
         return Ours({}, status="several" if lengths else "")
     side = Side(names, _whole_number(row["train_length"]), tuple(map(str, lengths)))
     try:
-        found = picked(side, metric, row["protocol"], near)
+        found = picked(side, metric, row["protocol"], near, "word" if row.get("unit") == "word" else "")
     except Undecided as why:
         return Ours({}, status=why.short)
     values = {seed: _value(score, row["metric"]) for seed, (score,) in sorted(found.items())}

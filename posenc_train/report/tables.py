@@ -561,3 +561,15 @@ def _curves(key: tuple, rows: list[Record]) -> Curves:
     task, model, train_length, protocol, _, unit, _ = key
     seeds = tuple(sorted({row["seed"] for row in rows}))
     return Curves(task, model, train_length, protocol, unit, seeds, tuple(curves))
+
+
+# ---- for verdicts ----------------------------------------------------------------------------------------
+
+
+def final(frame: pd.DataFrame, gate: float = 0.95) -> list[Record]:
+    """The rows of the ends of trainings, of all that was scored and not of one depth or another part; gated as the
+    tables are, and once for each metric and unit."""
+    rows = [_folded(row) for row in frame.drop_duplicates(_SAME_MEASUREMENT, keep="last").to_dict("records")]
+    scores = _gated([score for row in rows for score in _scores(row, {})], gate)
+    seen = {"bits per byte"}  # the rows of perplexity again
+    return [row for row in scores if not (_along(row) or row["by"] or row["quantity"] in seen)]
