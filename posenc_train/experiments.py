@@ -102,7 +102,10 @@ def _lines(grid: Any) -> Iterator[str]:
 def _claim(claim: Any, key: str, name: str, words: str) -> Claim:
     if not isinstance(claim, Mapping):
         raise _error(name, f"{key}={show(claim)}", "must be a claim", "as in posenc_train/experiments.py")
-    required, known = ("say", "metric", "protocol", "left"), ("say", "metric", "protocol", "unit", "left", "right", *BOUNDS)
+    required, known = (
+        ("say", "metric", "protocol", "left"),
+        ("say", "metric", "protocol", "unit", "left", "right", *BOUNDS),
+    )
     for part in claim:
         if part not in known:
             raise _error(name, f"{key}.{part}", "no such key", join(nearest(part, known), choose(known)))

@@ -291,11 +291,20 @@ def test_csv_has_every_number():
         ({"left": {"length": "8x"}}, r"claims\[0\].left.scheme: is missing"),
         ({"left": {"scheme": "alibbi", "length": 1}}, r"claims\[0\].left.scheme=alibbi: no such scheme; did you mean"),
         ({"left": {"scheme": "alibi", "length": "8"}}, None),
-        ({"left": {"scheme": "alibi", "length": "8y"}}, r"left.length=8y: must be tokens, .*; such as 562, 8x or L\+50"),
+        (
+            {"left": {"scheme": "alibi", "length": "8y"}},
+            r"left.length=8y: must be tokens, .*; such as 562, 8x or L\+50",
+        ),
         ({"left": {"scheme": "alibi", "length": []}}, r"left.length=null: must be tokens"),
         ({"left": {"scheme": "alibi", "length": 1, "lenght": 2}}, r"left.lenght: no such key; did you mean length\?"),
-        ({"left": {"scheme": "alibi", "length": 1, "extension": "yran"}}, r"left.extension=yran: no such extension; did"),
-        ({"left": {"scheme": "alibi", "length": 1, "task": "cpoy"}}, r"left.task=cpoy: no such task; did you mean copy"),
+        (
+            {"left": {"scheme": "alibi", "length": 1, "extension": "yran"}},
+            r"left.extension=yran: no such extension; did",
+        ),
+        (
+            {"left": {"scheme": "alibi", "length": 1, "task": "cpoy"}},
+            r"left.task=cpoy: no such task; did you mean copy",
+        ),
         ({"left": {"scheme": "alibi", "length": 1, "train_length": 0}}, r"left.train_length=0: must be an integer"),
         ({"left": "alibi"}, r"claims\[0\].left=alibi: must select rows"),
         ({"left": {"scheme": "mine", "length": 1}}, None),  # the grid has it

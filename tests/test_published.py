@@ -195,7 +195,9 @@ def test_orders_beside_theirs():
     near, far = block.orders["512"], block.orders["4096"]
     assert near.tau == pytest.approx(7 / math.sqrt(7 * 10)) and near.n == 5
     assert far.tau == pytest.approx((9 - 1) / 10) and far.n == 5
-    assert "Kendall's tau with theirs: 512: +0.84 of 5" in published.text(published.beside(five(), experiment("kerple_table3")))
+    assert "Kendall's tau with theirs: 512: +0.84 of 5" in published.text(
+        published.beside(five(), experiment("kerple_table3"))
+    )
     two = five()[lambda f: f["scheme"].isin(["alibi", "t5"])]
     (block,) = published.beside(two, experiment("kerple_table3")).blocks
     assert block.orders["512"].verdict == "no verdict below 5 items"
@@ -266,7 +268,11 @@ def test_markdown_and_csv():
     assert len(cells) == 36 and set(cells["status"]) == {"ok", "not run"}
     (cell,) = cells[(cells["scheme"] == "alibi") & (cells["length"] == 512)].to_dict("records")
     assert (cell["published"], cell["published_sd"], cell["n"], cell["seeds"]) == (23.9, 0.6, 2, "0 1")
-    assert cell["ours"] == pytest.approx(13.5) and cell["median"] == pytest.approx(13.5) and cell["max"] == pytest.approx(14)
+    assert (
+        cell["ours"] == pytest.approx(13.5)
+        and cell["median"] == pytest.approx(13.5)
+        and cell["max"] == pytest.approx(14)
+    )
 
 
 def test_without_published_numbers_it_says_so():

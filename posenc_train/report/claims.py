@@ -117,9 +117,7 @@ def _margins(claim: Claim) -> str:
 # ---- the rows of a side ----------------------------------------------------------------------------------
 
 
-def picked(
-    side: Side, metric: str, protocol: str, scores: list[Record], unit: str = ""
-) -> dict[int, list[Record]]:
+def picked(side: Side, metric: str, protocol: str, scores: list[Record], unit: str = "") -> dict[int, list[Record]]:
     """The rows of a side, by seed, one for each of its lengths. unit: of nll, the same sums stand there by bytes
     and words again; "" for the task's own. Raises Undecided, in words, where it has none, where
     it has several of what cannot be averaged, and where a row has no number or says nothing."""
@@ -286,4 +284,6 @@ def _sides(claim: Claim) -> str:
 
 
 def _wrapped(first: str, words: str) -> Iterable[str]:
-    return textwrap.wrap(words, WIDTH, initial_indent=first, subsequent_indent=" " * 15 if first else "") if words else []
+    return (
+        textwrap.wrap(words, WIDTH, initial_indent=first, subsequent_indent=" " * 15 if first else "") if words else []
+    )

@@ -5,9 +5,10 @@ The numbers are posenc_train/data/published/<name>.csv, one cell a line, with th
     scheme,train_length,length,protocol,metric,value,sd,note
 
 Schemes are named as in our tables, protocols too; metric is perplexity, exact or token (shares). More columns where
-they are needed: unit, of a perplexity (word; else ours is the task's own); extension, init and sampling, which tell ours apart; task; size, where theirs count what is asked and
-not tokens; model, their own name of a model or a data set. An empty length stands for "long", and ours is that of our
-longest. An empty value has a note that says why.
+they are needed: unit, of a perplexity (where it is word so is ours, else ours is the task's own); extension, init and
+sampling, which tell ours apart; task; size, where theirs count what is asked and not tokens; model, their own name of a
+model or a data set. An empty length stands for "long", and ours is that of our longest. An empty value has a note that
+says why.
 """
 
 import math
@@ -94,9 +95,7 @@ def beside(frame: pd.DataFrame, experiment: Mapping[str, Any], gate: float = 0.9
             groups.setdefault(_block_key(row, rows), []).append(row)
         blocks = tuple(_block(of_block, scores, gate) for of_block in groups.values())
         source = source_of(PUBLISHED / f"{name}.csv")
-    return Beside(
-        experiment["title"], source, tuple(experiment["matched"]), tuple(experiment["not_matched"]), blocks
-    )
+    return Beside(experiment["title"], source, tuple(experiment["matched"]), tuple(experiment["not_matched"]), blocks)
 
 
 # ---- what a file becomes ---------------------------------------------------------------------------------
@@ -126,7 +125,12 @@ def _block(rows: list[Record], scores: list[Record], gate: float) -> Block:
         units |= {ours[cell].unit} - {""}
     lines, columns = (tuple(dict.fromkeys(cell[i] for cell in theirs)) for i in (0, 1))
     unit = f" per {rows[0]['unit']}" if rows[0].get("unit") else ""
-    words = [rows[0].get("model", ""), rows[0]["metric"] + unit, rows[0]["protocol"], *(tasks if len(tasks) == 1 else ())]
+    words = [
+        rows[0].get("model", ""),
+        rows[0]["metric"] + unit,
+        rows[0]["protocol"],
+        *(tasks if len(tasks) == 1 else ()),
+    ]
     words += [f"at {next(iter(places))} tokens"] if len(places) == 1 and len(tasks) > 1 else []
     words += [f"trained on {next(iter(trained))} tokens"] if len(trained) == 1 and "" not in trained else []
     words += [f"ours per {' and '.join(sorted(units))}"] if unit and units and units != {rows[0]["unit"]} else []
@@ -196,9 +200,7 @@ def _judged(column: str, lines: tuple[str, ...], theirs: Mapping, ours: Mapping,
         if (line, column) in theirs and theirs[line, column].value is not None and ours[line, column].spread
     ]  # fmt: skip
     repeated = {
-        line: ours[line, column].seeds
-        for line in lines
-        if (line, column) in ours and len(ours[line, column].seeds) > 1
+        line: ours[line, column].seeds for line in lines if (line, column) in ours and len(ours[line, column].seeds) > 1
     }
     best, ties = statistics.tied(repeated, highest=metric != "perplexity") if len(repeated) > 1 else (None, set())
     means = [ours[line, column].spread.mean for line in both]
