@@ -26,6 +26,7 @@ GROUPS = (*NAMED, *MULTIPLE, "optim", "trainer", "logger", "experiment")
 SCALES = ("smoke", "laptop", "paper")  # of an experiment: does it run; what two cores can; the paper's own
 # What a training configuration need not have.
 OPTIONAL = ("run", "trust", "gate", "tolerance", "jobs", "experiment", "format", "only", "length", "samples")
+OPTIONAL += ("scale", "seeds", "plan", "rerun", "tune", "budget")
 NOT_ALWAYS = ("experiment.every",)  # nor does a section of it
 
 
@@ -183,6 +184,11 @@ RULES: dict[str, dict[str, Rule]] = {
         "gate": FRACTION,
         "tolerance": FRACTION,
         "jobs": maybe(whole(1)),
+        "scale": one_of(*SCALES),
+        "seeds": maybe(whole(1)),
+        "plan": FLAG,
+        "rerun": maybe(one_of("changed")),
+        "budget": one_of("tokens", "flops", "time"),
         "format": one_of("text", "markdown"),
         "only": maybe(list_of(TEXT, "[fire,yarn]")),
         "length": whole(1),
@@ -217,6 +223,7 @@ RULES: dict[str, dict[str, Rule]] = {
         "devices": whole(1),
         "workers": whole(0),
     },
+    "tune": {"lr": maybe(list_of(POSITIVE, "[1e-3,2e-3,4e-3]"))},
     "logger": {"mode": one_of("offline", "online", "none")},
     "experiment": {  # posenc_train/experiments.py says more
         "title": TEXT,
@@ -354,6 +361,7 @@ PROTOCOLS: dict[str, dict[str, Rule]] = {
     "classified": {},
     "free_running": {},
     "teacher_forced": {},
+    "validation": {},
 }
 AT = {"at": list_of(ABOVE_ZERO_TO_ONE, "[0.25,0.5,1]")}  # stands beside the protocols: when they are measured
 SCALE = Rule(
@@ -450,7 +458,7 @@ def check(cfg: Mapping[str, Any]) -> None:
     Takes the configuration of any entry point; one that trains (has a model or a train_length) must be whole.
     """
     training = "run" not in cfg and ("train_length" in cfg or "model" in cfg)
-    known = [*RULES[""], *GROUPS, "names"]
+    known = [*RULES[""], *GROUPS, "tune", "names"]
     _refuse_unknown("", cfg, known)
     _check_choices(cfg, training)
     if training:
@@ -924,7 +932,7 @@ def _check_memory(cfg: Mapping[str, Any]) -> None:
 def _check_protocol(cfg: Mapping[str, Any]) -> None:
     task, chosen = cfg["names"]["task"], protocols(cfg)
     own = kind(cfg, "task")
-    scores = SCORES.get(own, ASKED if own else chosen)
+    scores = (*SCORES.get(own, ASKED if own else chosen), "validation")
     if not set(scores) & set(chosen):
         raise UserError(f"protocol=[{','.join(chosen)}]: does not score task={task}; {choose(scores)}")
     shortest = min(lengths(cfg))

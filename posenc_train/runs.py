@@ -1,9 +1,15 @@
-"""A run folder, runs/<study>/<cell>/: config.yaml, last.ckpt, rows.jsonl, metrics.jsonl, train.log."""
+"""A run folder, runs/<study>/<cell>/: config.yaml, last.ckpt, rows.jsonl, metrics.jsonl, train.log, cell.json.
+
+cell.json is written when a run is finished: the fingerprints of the code and the data that it was trained by, what was
+evaluated, and how long that took. With rerun=changed a run of other code or data is trained again; until that is
+finished it is kept as runs/<study>/.before/<cell>.
+"""
 
 import contextlib
-import fcntl
+import json
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,14 +19,27 @@ from typing import Any
 import torch
 import yaml
 
+from posenc_train import fingerprint
 from posenc_train.build import class_of
-from posenc_train.config import Unmeasured, UserError, check, label, steps_along, training_config
+from posenc_train.config import (
+    Unmeasured,
+    UserError,
+    check,
+    extension_label,
+    label,
+    longest,
+    steps_along,
+    training_config,
+)
 from posenc_train.evaluation.rows import ALONG, FAULTS, Row
 from posenc_train.evaluation.run import wanted
+from posenc_train.lock import locked
 from posenc_train.report import store
+from posenc_train.training.checkpoint import Saved, read
 
 log = logging.getLogger("posenc_train")
 RANK = int(os.environ.get("LOCAL_RANK", 0))  # of this process among the trainer's devices; rank 0 alone writes
+RECORD = "cell.json"
 CLASSES = ("position", "sampling", "task")  # groups of a configuration that name a class
 
 
@@ -37,19 +56,78 @@ def finished(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> bool:
     """Whether every measurement that is asked for is there, of the checkpoint with this label, and the report too.
 
     Also the settings of the task that only evaluation reads (its seed, its windows) must be those of last time; how
-    many draws of positions an evaluation took, its rows tell. What was out of memory counts as not there.
+    many draws of positions an evaluation took, its rows tell. What was out of memory counts as not there. With rerun
+    in the configuration, all must be of the code that there is now.
     """
     if not all((folder / file).exists() for file in ("last.ckpt", "config.yaml", "rows.jsonl", "table.csv")):
         return False
-    if load_config(folder).get("task") != cfg["task"]:
-        return False
-    return evaluated(cfg, folder, checkpoint) and not steps_to_measure(cfg, folder)
+    data = record(folder).get("evaluations", {}).get(_evaluation(cfg), ())
+    have = {place[:3] for place in done(cfg, folder, checkpoint) if place[3] in data}
+    return _wanted(cfg) <= have and not steps_to_measure(cfg, folder)
 
 
-def evaluated(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> bool:
-    rows = asked_for(cfg, folder, checkpoint)
-    have = {_place(row) for row in rows} - {_place(row) for row in rows if row.status == "out of memory"}
-    return _wanted(cfg) <= have
+def done(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> set[tuple[str, int, str, str]]:
+    """(extension, length, protocol, eval_hash) of what a checkpoint was measured at; with rerun, by the code of now."""
+    rows = [row for row in asked_for(cfg, folder, checkpoint) if row.status != "out of memory"]
+    if cfg.get("rerun"):
+        code = training_code(cfg)
+        names = {extension_label(*each): each[0] for each in cfg["extension"].items()}
+        now = {told: fingerprint.evaluated(cfg, name, code) for told, name in {"none": "none", **names}.items()}
+        rows = [row for row in rows if row.code == now[row.extension]]
+    return {(*_place(row), row.eval_hash) for row in rows}
+
+
+def training_code(cfg: Mapping[str, Any]) -> str:
+    """The fingerprint of the code that would train this configuration now, and of that of the run it starts from."""
+    return fingerprint.trained(cfg, record(Path(cfg["init"]).expanduser()).get("code", "") if cfg["init"] else "")
+
+
+def record(folder: Path) -> dict[str, Any]:
+    """What cell.json says; {} where a run is not finished."""
+    try:
+        found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def remember(cfg: Mapping[str, Any], folder: Path, saved: Saved, data: Iterable[str], seconds: float) -> None:
+    """Writes cell.json, last of all. data: the eval_hash of all that was evaluated. seconds: what that took, 0 where
+    next to nothing was left to do."""
+    before = record(folder)
+    evaluations = before.get("evaluations", {})
+    evaluations[_evaluation(cfg)] = sorted({*evaluations.get(_evaluation(cfg), ()), *data})
+    told = {"code": saved.code, "data": saved.data, "trained": saved.seconds}
+    told["evaluated"] = max(seconds, before.get("evaluated", 0.0))
+    store.write_whole(folder / RECORD, json.dumps(told | {"evaluations": evaluations}, indent=1).encode())
+    shutil.rmtree(_before(folder), ignore_errors=True)
+
+
+def _evaluation(cfg: Mapping[str, Any]) -> str:
+    """The settings that decide what is evaluated."""
+    return json.dumps([cfg["task"], longest(cfg)], sort_keys=True)
+
+
+def changed(cfg: Mapping[str, Any], folder: Path, data: str) -> bool:
+    """Whether what was trained here, as far as it came, is by other code than there is now, or on other data."""
+    try:
+        saved = read(folder / "last.ckpt")
+    except UserError:
+        return False  # nothing to compare with
+    return (saved.code, saved.data) != (training_code(cfg), data)
+
+
+def _before(folder: Path) -> Path:
+    return folder.with_name(".before") / folder.name
+
+
+def _set_aside(folder: Path) -> None:
+    """An unfinished run that is to be trained again for the second time makes room; a finished one is kept."""
+    if _before(folder).exists():
+        shutil.rmtree(folder)
+    else:
+        _before(folder).parent.mkdir(exist_ok=True)
+        folder.rename(_before(folder))
 
 
 def steps_to_measure(cfg: Mapping[str, Any], folder: Path) -> list[int]:
@@ -97,24 +175,12 @@ def _where(rows: list[Row]) -> str:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """The run folder for this process alone; the lock goes when the process does, however it ends.
+def opened(cfg: Mapping[str, Any], folder: Path, data: str) -> Iterator[str]:
+    """The folder with its configuration in it, for a training on the data with this fingerprint. Yields the W&B mode of
+    this process.
 
-    Raises UserError when another process has it: two of them would overwrite each other's checkpoints and rows.
-    """
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(f"{folder}: another process is at work on this run: wait for it, or end it") from error
-        yield
-
-
-@contextlib.contextmanager
-def opened(cfg: Mapping[str, Any], folder: Path) -> Iterator[str]:
-    """The folder with its configuration in it, for a training. Yields the W&B mode of this process.
-
-    What is logged inside goes to train.log and to the terminal; SIGTERM and SIGINT end it by SystemExit of 143 or 130.
+    With rerun a training by other code or on other data is set aside before. What is logged inside goes to train.log
+    and to the terminal; SIGTERM and SIGINT end it by SystemExit of 143 or 130.
     Raises UserError when the folder holds another configuration or cannot be written.
     """
     if RANK:
@@ -126,8 +192,12 @@ def opened(cfg: Mapping[str, Any], folder: Path) -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if cfg.get("rerun") and changed(cfg, folder, data):
+                with locked(folder):
+                    _set_aside(folder)
+                folder.mkdir(parents=True)
             stack.enter_context(locked(folder))
-            store.write_whole(path, yaml.safe_dump(dict(cfg), sort_keys=False).encode())
+            store.write_whole(path, yaml.safe_dump({**cfg, "rerun": None}, sort_keys=False).encode())
             stack.enter_context(logged(folder / "train.log"))
         except OSError as error:
             raise UserError(f"{folder}: cannot be written ({error.strerror}): choose another study=") from error

@@ -5,14 +5,16 @@ python scripts/evaluate.py run=runs/default/<cell> 'extension=[none,pi,ntk,yarn]
 python scripts/evaluate.py model=hf model.path=<folder> task=text     # a model of transformers instead of a run
 """
 
-from posenc_train.config import entry
+from posenc_train.config import entry, lengths
 
 
 @entry("evaluate")
 def main(cfg: dict) -> None:
     from posenc_train import foreign, report, runs
     from posenc_train.build import build_model, build_task, rehearse
-    from posenc_train.evaluation.run import evaluate_run
+    from posenc_train.evaluation.evaluate import data_hash
+    from posenc_train.evaluation.run import evaluate_run, longest
+    from posenc_train.lock import locked
     from posenc_train.report import store
     from posenc_train.report.wandb import Run
     from posenc_train.training.checkpoint import load, read
@@ -32,10 +34,13 @@ def main(cfg: dict) -> None:
         task = build_task(trained)
         model = build_model(trained, task)
         load(model, folder / "last.ckpt")
-        with runs.locked(folder):
-            rows = list(evaluate_run(trained, task, model, saved.step, saved.label, folder))
+        with locked(folder):
+            done = runs.done(trained, folder, saved.label)
+            rows = [*evaluate_run(trained, task, model, saved.step, saved.label, folder, code=saved.code, done=done)]
             added = store.append(folder / "rows.jsonl", rows)
-        print(f"{folder}: {added} of {len(rows)} rows are new")
+            data = {data_hash(task, length, longest(trained)) for length in lengths(trained)}
+            runs.remember(trained, folder, saved, data | {row.eval_hash for row in rows}, 0.0)
+        print(f"{folder}: {added} rows are new")
         with Run(cfg["logger"]["mode"], folder.name, trained["study"], trained) as run:
             run.evaluation(store.load(folder / "rows.jsonl"))  # all of them: W&B shows the last table
     print(report.text(report.of(folder)))

@@ -18,6 +18,7 @@ def main(cfg: dict) -> None:
     from posenc_train import report, runs
     from posenc_train.build import build_model, build_sampling, build_task, rehearse
     from posenc_train.evaluation.rows import ALONG
+    from posenc_train.evaluation.evaluate import data_hash
     from posenc_train.evaluation.run import cost_rows, evaluate_run, longest
     from posenc_train.report import store
     from posenc_train.report.wandb import Run
@@ -25,38 +26,47 @@ def main(cfg: dict) -> None:
     from posenc_train.training.fit import fit
 
     folder, step = run_folder(cfg), cfg["optim"]["steps"]
-    if runs.finished(cfg, folder, f"last@{step}"):
+    if not cfg["rerun"] and runs.finished(cfg, folder, f"last@{step}"):
         print(f"{folder}: finished before, nothing is trained again")
         return runs.complain(runs.measurements(cfg, folder))
     rehearse(cfg)
     runs.prepare(cfg["trainer"])
     task = build_task(cfg)
+    if cfg["rerun"] and not runs.changed(cfg, folder, task.fingerprint) and runs.finished(cfg, folder, f"last@{step}"):
+        print(f"{folder}: finished before, by the same code on the same data, nothing is trained again")
+        return runs.complain(runs.measurements(cfg, folder))
     facts = task.report(cfg["train_length"], longest(cfg))  # or an error: there is nothing long enough
     model = build_model(cfg, task)
     start = initialise(model, cfg["position"], Path(cfg["init"]).expanduser()) if cfg["init"] else "fresh weights"
-    with runs.opened(cfg, folder) as mode, Run(mode, folder.name, cfg["study"], cfg) as run:
+    with runs.opened(cfg, folder, task.fingerprint) as mode, Run(mode, folder.name, cfg["study"], cfg) as run:
         runs.log.info("%s from %s\n%s", folder, start, runs.describe(facts))
+        tell = runs.log.info
 
-        def measure(step: int) -> None:
-            rows = evaluate_run(cfg, task, model, step, f"{ALONG}{step}", folder, runs.log.info)
+        def measure(step: int, code: str) -> None:
+            rows = evaluate_run(cfg, task, model, step, f"{ALONG}{step}", folder, tell, code)
             store.append(folder / "rows.jsonl", rows)
 
-        seconds = fit(cfg, task, model, build_sampling(cfg), folder, run, runs.steps_to_measure(cfg, folder), measure)
+        pauses = runs.steps_to_measure(cfg, folder)
+        fit(cfg, task, model, build_sampling(cfg), folder, run, runs.training_code(cfg), pauses, measure)
         if runs.RANK:
             return  # another process evaluates and writes
-        runs.log.info("evaluating at %s tokens", ", ".join(map(str, lengths(cfg))))
+        tell("evaluating at %s tokens", ", ".join(map(str, lengths(cfg))))
         began = time.perf_counter()
-        tell = runs.log.info
-        label = read(folder / "last.ckpt").label  # weights that somebody edited since are not the trained ones
-        rows = [*cost_rows(cfg, task, model, step, seconds), *evaluate_run(cfg, task, model, step, label, folder, tell)]
-        runs.log.info("trained in %.1f s, evaluated in %.1f s", seconds, time.perf_counter() - began)
-        store.append(folder / "rows.jsonl", rows)
-        run.evaluation(rows)
+        saved = read(folder / "last.ckpt")
+        label = saved.label  # weights that somebody edited since are not the trained ones
+        done = runs.done(cfg, folder, label)
+        rows = [*evaluate_run(cfg, task, model, step, label, folder, tell, saved.code, done)]
+        seconds = time.perf_counter() - began
+        tell("trained in %.1f s, evaluated in %.1f s", saved.seconds, seconds)
+        store.append(folder / "rows.jsonl", [*cost_rows(cfg, task, model, step, saved.seconds, saved.code), *rows])
+        run.evaluation(store.load(folder / "rows.jsonl"))  # all of them: W&B shows the last table
         summary = report.of(folder)
         for file in report.write(summary, folder):
             if file.suffix == ".png":
                 run.figure(file.stem, file)
-        runs.log.info("%s\nrows, tables and figures are in %s", report.text(summary), folder)
+        data = {data_hash(task, length, longest(cfg)) for length in lengths(cfg)} | {row.eval_hash for row in rows}
+        runs.remember(cfg, folder, saved, data, seconds)
+        tell("%s\nrows, tables and figures are in %s", report.text(summary), folder)
     runs.complain(runs.measurements(cfg, folder))
 
 

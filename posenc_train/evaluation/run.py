@@ -1,26 +1,27 @@
 """Evaluates a run and gives its measurements their coordinates."""
 
-import ast
-import hashlib
 import resource
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import posenc_train
+from posenc_train import fingerprint
 from posenc_train.build import build_sampling, extend, scale_of
 from posenc_train.config import cell_name, extension_label, label, lengths, longest, protocols
 from posenc_train.evaluation import longrope
-from posenc_train.evaluation.evaluate import evaluate
+from posenc_train.evaluation.evaluate import data_hash, evaluate
 from posenc_train.evaluation.measurement import attempted
 from posenc_train.evaluation.protocols import applies, protocol_label, resolved, tokens_fed
 from posenc_train.evaluation.rows import Row
+from posenc_train.evaluation.validation import validated
 from posenc_train.model.transformer import Transformer
 from posenc_train.tasks.base import Task
 
 ONCE = "window"  # the protocol that depends on no length and no extension
+CHOICE = "validation"  # the protocol by which choices are made: at the trained length, under no extension, any task
 DEAR = ("sliding", "masked_window", ONCE)  # protocols whose cost is told beforehand
+
+Done = Collection[tuple[str, int, str, str]]  # extension, length, protocol and eval_hash of what was measured before
 
 
 def wanted(cfg: Mapping[str, Any], names: tuple[str, ...]) -> set[tuple[str, int, str]]:
@@ -32,24 +33,25 @@ def wanted(cfg: Mapping[str, Any], names: tuple[str, ...]) -> set[tuple[str, int
     labels = {
         (name, length): protocol_label(name, own, trained)
         for name, own in protocols(cfg).items()
-        if name in names
-        for length in ([once(cfg)] if name == ONCE else lengths(cfg))
+        if name in (*names, CHOICE)
+        for length in ([once(cfg, name)] if name in (ONCE, CHOICE) else lengths(cfg))
         if applies(name, own, length, trained)
     }
+    extensions = [extension_label(*each) for each in cfg["extension"].items()]
     return {
         (extension, length, told)
         for (name, length), told in labels.items()
-        for extension in (["none"] if name == ONCE else [extension_label(*each) for each in cfg["extension"].items()])
+        for extension in (["none"] if name in (ONCE, CHOICE) else extensions)
     }
 
 
-def once(cfg: Mapping[str, Any]) -> int:
-    """The length at which `window` is measured."""
-    return resolved(ONCE, protocols(cfg)[ONCE], cfg["train_length"])["L"]
+def once(cfg: Mapping[str, Any], name: str = ONCE) -> int:
+    """The length at which `window` is measured, or validation."""
+    return resolved(ONCE, protocols(cfg)[ONCE], cfg["train_length"])["L"] if name == ONCE else cfg["train_length"]
 
 
-def coordinates(cfg: Mapping[str, Any], task: Task, step: int, checkpoint: str) -> dict[str, Any]:
-    """What every row of a run says of where it comes from."""
+def coordinates(cfg: Mapping[str, Any], task: Task, step: int, checkpoint: str, code: str) -> dict[str, Any]:
+    """What every row of a run says of where it comes from. code: the fingerprint of the training."""
     return {
         "study": cfg["study"],
         "cell": cell_name(cfg),
@@ -61,7 +63,7 @@ def coordinates(cfg: Mapping[str, Any], task: Task, step: int, checkpoint: str) 
         "train_length": cfg["train_length"],
         "tokens_seen": step * cfg["optim"]["batch_size"] * cfg["train_length"],
         "checkpoint": checkpoint,
-        "code": code_fingerprint(),
+        "code": code,
         "data": task.fingerprint,
     }
 
@@ -74,31 +76,55 @@ def evaluate_run(
     checkpoint: str,
     folder: Path | None = None,
     tell: Callable[[str], None] = print,
+    code: str = "-",
+    done: Done = (),
 ) -> Iterator[Row]:
     """The rows of every extension, length and protocol that the configuration asks for; checkpoint is its label.
 
     The scale of an extension is that of the length, so each length has schemes of its own. folder: keeps what a search
     finds (None: nothing does); tell: gets a line on its progress, and on what a dear protocol costs before it starts.
+    code: the fingerprint of the training. done: what need not be measured again.
     """
-    where, sampling = coordinates(cfg, task, step, checkpoint), build_sampling(cfg)
-    asked = {name: own for name, own in protocols(cfg).items() if name in task.protocols}
+    codes = {name: fingerprint.evaluated(cfg, name, code) for name in ("none", *cfg["extension"])}
+    where, sampling = coordinates(cfg, task, step, checkpoint, codes["none"]), build_sampling(cfg)
+    asked = {name: own for name, own in protocols(cfg).items() if name in (*task.protocols, CHOICE)}
     common = {"train_length": cfg["train_length"], "longest": longest(cfg), "sampling": sampling}
+    trained = cfg["train_length"]
+
+    def left(names: Iterable[str], extension: str, length: int) -> dict[str, Mapping]:
+        """The protocols of these names that have something to measure there which is not done."""
+        chosen = {name: asked[name] for name in names if applies(name, asked[name], length, trained)}
+        labels = {name: protocol_label(name, own, trained) for name, own in chosen.items()}
+        if not any((extension, length, told) == place[:3] for place in done for told in labels.values()):
+            return chosen
+        data = data_hash(task, length, longest(cfg))
+        return {name: own for name, own in chosen.items() if (extension, length, labels[name], data) not in done}
+
     for line in costs(cfg, task, asked):
         tell(line)
-    if ONCE in asked:
-        for m in evaluate(model, task, [once(cfg)], {ONCE: asked.pop(ONCE)}, **common):
+    if CHOICE in asked:
+        m = validated(model, task, trained, longest(cfg), sampling)
+        if ("none", trained, m.protocol, m.eval_hash) not in done:
             yield Row(**where, extension="none", **vars(m))
-    for name, settings in cfg["extension"].items() if asked else ():
+    if ONCE in asked and (alone := left([ONCE], "none", once(cfg))):
+        for m in evaluate(model, task, [once(cfg)], alone, **common):
+            yield Row(**where, extension="none", **vars(m))
+    usual = [name for name in asked if name not in (ONCE, CHOICE)]
+    for name, settings in cfg["extension"].items():
+        told = extension_label(name, settings)
         for length in lengths(cfg):
-            scale = scale_of(settings, length, cfg["train_length"])
+            here = left(usual, told, length)
+            if not here:
+                continue
+            scale = scale_of(settings, length, trained)
 
             def extended(name=name, scale=scale) -> Transformer:
                 found = longrope.factors(cfg, name, task, model, scale, checkpoint, folder, tell)
                 return model.under(extend(cfg, name, model.positions, model.dims, scale, **found))
 
             built, status = attempted(extended)
-            for m in evaluate(built or model, task, [length], asked, status=None if built else status, **common):
-                yield Row(**where, extension=extension_label(name, settings), **vars(m))
+            for m in evaluate(built or model, task, [length], here, status=None if built else status, **common):
+                yield Row(**where | {"code": codes[name]}, extension=told, **vars(m))
 
 
 def costs(cfg: Mapping[str, Any], task: Task, asked: Mapping[str, Mapping]) -> Iterator[str]:
@@ -115,9 +141,12 @@ def costs(cfg: Mapping[str, Any], task: Task, asked: Mapping[str, Mapping]) -> I
             yield f"{told}: {fed:,} tokens to be fed, {fed / usual:.3g} times what nonoverlapping feeds"
 
 
-def cost_rows(cfg: Mapping[str, Any], task: Task, model: Transformer, step: int, seconds: float) -> Iterator[Row]:
-    """What the training took: seconds (count: steps), the process's peak memory in bytes, trained parameters."""
-    where = coordinates(cfg, task, step, f"last@{step}") | {
+def cost_rows(
+    cfg: Mapping[str, Any], task: Task, model: Transformer, step: int, seconds: float, code: str = "-"
+) -> Iterator[Row]:
+    """What the training took: seconds (count: steps), the process's peak memory in bytes, trained parameters. code: the
+    fingerprint of the training."""
+    where = coordinates(cfg, task, step, f"last@{step}", code) | {
         "extension": "none",
         "length": cfg["train_length"],
         "slice": {},
@@ -130,14 +159,3 @@ def cost_rows(cfg: Mapping[str, Any], task: Task, model: Transformer, step: int,
         ("parameters", parameters, 1, "parameter"),
     ):
         yield Row(**where, protocol="training", metric=metric, total=float(total), count=count, unit=unit, eval_hash="")
-
-
-@cache
-def code_fingerprint() -> str:
-    """16 hex digits of the package's own code, as syntax trees: comments and spacing do not enter."""
-    root = Path(posenc_train.__file__).parent
-    whole = hashlib.sha256()
-    for file in sorted(root.rglob("*.py")):
-        if file.relative_to(root).parts[0] != "report":
-            whole.update(ast.dump(ast.parse(file.read_bytes())).encode())
-    return whole.hexdigest()[:16]

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from posenc_train.config import UserError
 from posenc_train.tasks.names import digest as digest
 
 NEXT_TOKEN = ("nonoverlapping", "same_targets", "per_position", "sliding", "masked_window", "window")  # protocols
@@ -59,6 +60,11 @@ class Task:
         batch.
         """
         raise NotImplementedError
+
+    def held_out(self, length: int, longest: int) -> Batch:
+        """Rows that are neither trained on nor evaluated, always the same, for choices that are made before anything
+        is compared. longest: the length of the evaluation texts."""
+        raise UserError(f"{type(self).__name__} has no rows to choose by: give it a method `held_out`, as in Task")
 
     def ready(self, train_length: int, lengths: Sequence[int]) -> None:
         """Raises UserError for a training length or an evaluation length that the task cannot have."""

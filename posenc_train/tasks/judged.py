@@ -76,9 +76,12 @@ class Judged(Task):
         for length in lengths:
             self.sequences(self.eval_seed, "evaluation", length, row, length)
 
-    def batch(self, seed: int, step: int, rows: range, length: int) -> Batch:
-        ids, answers = self.sequences(seed, "training", step, np.arange(rows.start, rows.stop), length)
+    def batch(self, seed: int, step: int, rows: range, length: int, split: str = "training") -> Batch:
+        ids, answers = self.sequences(seed, split, step, np.arange(rows.start, rows.stop), length)
         return Batch(torch.from_numpy(ids), torch.from_numpy(answers)[:, None])
+
+    def held_out(self, length: int, longest: int) -> Batch:
+        return self.batch(self.eval_seed, 0, range(self.count), length, "validation")
 
     def examples(self, length: int) -> Verdicts:
         """The evaluation examples of a length, fixed by (task, length, eval_seed). Where there are partners the second

@@ -40,10 +40,13 @@ class Source(Task):
         for length in (train_length, *lengths):
             self._long_enough(length)
 
-    def batch(self, seed: int, step: int, rows: range, length: int) -> Batch:
-        ids = self.sequences(seed, "training", step, np.arange(rows.start, rows.stop), length)
+    def batch(self, seed: int, step: int, rows: range, length: int, split: str = "training") -> Batch:
+        ids = self.sequences(seed, split, step, np.arange(rows.start, rows.stop), length)
         ids = torch.from_numpy(ids.astype(np.int64))
         return Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
+
+    def held_out(self, length: int, longest: int) -> Batch:
+        return self.batch(self.eval_seed, 0, range(self.count), length, "validation")
 
     def windows(self, longest: int) -> Int[np.ndarray, "b longest+1"]:
         """Evaluation text: one sequence a window, fixed by (task, longest, eval_seed)."""

@@ -153,6 +153,10 @@ class Text(Task):
             here = which == number
             order = Draw(seed, "order", step, np.arange(rows.start, rows.stop)[here])
             ids[here], doc[here] = packs[number].rows(spots[here], order)
+        return self._fed(ids, doc)
+
+    def _fed(self, ids: np.ndarray, doc: np.ndarray) -> Batch:
+        """ids and documents [b, n + 1] as they are fed."""
         inputs, targets = ids[:, :-1].copy(), np.where(asked(doc), ids[:, 1:], IGNORE)
         doc = doc[:, :-1]
         pos = within(doc)
@@ -200,6 +204,22 @@ class Text(Task):
         _, doc = self._evaluation_packs(longest)
         return Layout(doc if self.packed == "reset" else np.minimum(doc, 0), asked(doc))
 
+    def held_out(self, length: int, longest: int) -> Batch:
+        """The windows beside those of evaluation: the next `count` of the same drawing, each cut from its end."""
+        if self.packed:
+            ids, doc = self._evaluation_packs(longest, 1)
+        else:
+            ids = _cut(self.validation, *self.places(longest, 1), longest + 1)
+            doc = np.zeros(ids.shape, np.int64)
+        if not len(ids):
+            raise UserError(
+                f"task.windows={self.count}: must leave windows of {longest} {self.unit}s to choose by, and there are no "
+                "more; ask for fewer, or give longer documents by task.path=…"
+            )
+        places = np.arange(longest % length, longest, length)[:, None] + np.arange(length + 1)
+        ids, doc = (part[:, places].reshape(-1, length + 1).astype(np.int64) for part in (ids, doc))
+        return self._fed(ids, doc)
+
     def window_slices(self, longest: int) -> Mapping[str, np.ndarray]:
         """{"corpus": the name of each window's corpus}, where there are several."""
         if len(self.corpora) == 1:
@@ -213,11 +233,11 @@ class Text(Task):
         ends = [own.validation.stop for own in self.corpora]
         return np.bincount(np.searchsorted(ends, self.places(longest)[0], side="right")).tolist()
 
-    def places(self, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    def places(self, longest: int, part: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Where the windows stand, int64 [N]: the validation document of each, its first id's place there.
 
         A place is any multiple of longest + 1 in any document; `count` of them are drawn from each corpus, or all
-        where there are fewer, and come in the order of the text.
+        where there are fewer, and come in the order of the text. part: 1 for the next `count` that are drawn.
         """
         documents, firsts = [], []
         for own in self.corpora:
@@ -225,22 +245,22 @@ class Text(Task):
             ends = np.cumsum(slots)
             if not len(ends) or not ends[-1]:
                 raise self._nothing_fits(longest, "validation", own)
-            chosen = self._chosen(int(ends[-1]))
+            chosen = self._chosen(int(ends[-1]), part)
             found = np.searchsorted(ends, chosen, side="right")
             documents.append(own.validation.start + found)
             firsts.append((chosen - (ends - slots)[found]) * (longest + 1))
         return np.concatenate(documents), np.concatenate(firsts)
 
-    def _chosen(self, total: int) -> np.ndarray:
-        """`count` of so many evaluation windows, in order."""
+    def _chosen(self, total: int, part: int = 0) -> np.ndarray:
+        """`count` of so many evaluation windows, in order; part: 1 for the next `count`."""
         order = np.argsort(generator(self.eval_seed, "windows", 0).random(total), kind="stable")
-        return np.sort(order[: self.count])
+        return np.sort(order[part * self.count : (part + 1) * self.count])
 
-    def _evaluation_packs(self, longest: int) -> tuple[np.ndarray, np.ndarray]:
+    def _evaluation_packs(self, longest: int, part: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """ids and documents [N, longest + 1] of packed windows. Padding comes first: the last targets are text."""
         ids, docs = [], []
         for packs in self._packs_of("validation", longest):
-            chosen = self._chosen(len(packs))
+            chosen = self._chosen(len(packs), part)
             id_, doc = packs.rows(chosen, Draw(self.eval_seed, "order", 0, chosen), padded_first=True)
             ids.append(id_)
             docs.append(doc)

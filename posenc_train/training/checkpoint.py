@@ -22,8 +22,8 @@ class Saved(NamedTuple):
 
     label: how rows name it, `last@400`; with weights that were changed after the training saved them it is another
         checkpoint, `last@400 edited 1a2b3c4d`.
-    seconds: of training up to its step. data: the fingerprint of what it was trained on. position: the
-        configuration of its scheme.
+    seconds: of training up to its step. data: the fingerprint of what it was trained on. code: that of what trained it,
+        + between those of several attempts. position: the configuration of its scheme.
     """
 
     weights: dict[str, Tensor]
@@ -31,6 +31,7 @@ class Saved(NamedTuple):
     seconds: float
     label: str
     data: str
+    code: str
     position: Any
 
 
@@ -77,7 +78,8 @@ def read(checkpoint: Path) -> Saved:
         why = type(error).__name__
         raise UserError(f"{checkpoint}: is no readable checkpoint ({why}): it may be damaged or missing") from error
     edited = "" if now == state.get("weights") else f" edited {now[:8]}"
-    return Saved(weights, step, seconds, f"last@{step}{edited}", str(state.get("data")), config.get("position"))
+    data, code = str(state.get("data")), str(state.get("code"))
+    return Saved(weights, step, seconds, f"last@{step}{edited}", data, code, config.get("position"))
 
 
 def classes(position: Any) -> Any:

@@ -166,18 +166,20 @@ def fit(
     sampling: Any,
     folder: Path,
     run: Run,
+    code: str,
     pauses: Sequence[int] = (),
-    work: Callable[[int], None] = lambda step: None,
+    work: Callable[[int, str], None] = lambda step, code: None,
 ) -> float:
     """Trains the model in place to `optim.steps`, from the newest checkpoint where there is one. Returns the seconds
-    it took, over all attempts, without those of the `work` that is done after the steps in `pauses`. With several
+    it took, over all attempts, without those of the `work` that is done after the steps in `pauses`. code: the
+    fingerprint of what trains, which is kept beside those of earlier attempts, and given to `work`. With several
     devices every one of them comes back from here. Raises UserError where a checkpoint is past one of these steps."""
     settings, optim = config["trainer"], config["optim"]
     checkpoint, saved = resume(model, folder)
     if saved and saved.data != task.fingerprint:
         raise UserError(
             f"{folder}: was trained on other data, up to step {saved.step}, than the task has now: "
-            "restore the data, or train under another study="
+            "restore the data, train again by rerun=changed, or train under another study="
         )
     if saved and (past := [step for step in pauses if step <= saved.step]):
         raise UserError(
@@ -186,6 +188,8 @@ def fit(
         )
     if saved and saved.step == optim["steps"]:
         return saved.seconds
+    if saved:
+        code = saved.code if code in saved.code.split("+") else f"{saved.code}+{code}"
     recorder = Recorder(folder, run, config)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module="lightning")  # advice on workers and loggers that we decline
@@ -200,7 +204,7 @@ def fit(
             gradient_clip_val=optim["clip"],
             callbacks=[
                 recorder,
-                Pauses(pauses, work, recorder),
+                Pauses(pauses, lambda step: work(step, code), recorder),
                 Checkpoints(folder, settings["checkpoint_every"]),
             ],
             logger=False,
@@ -211,7 +215,7 @@ def fit(
             default_root_dir=folder,
         )
         batches = Batches(task, config["seed"], config["train_length"], optim["batch_size"], settings["workers"])
-        trainer.fit(Training(model, sampling, config, task.fingerprint), batches, ckpt_path=checkpoint)
+        trainer.fit(Training(model, sampling, config, task.fingerprint, code), batches, ckpt_path=checkpoint)
     model.to("cpu")
     return recorder.seconds
 

@@ -16,12 +16,12 @@ from posenc_train.training.checkpoint import fingerprint
 
 
 class Training(L.LightningModule):
-    """AdamW with warm-up and cosine decay over `optim.steps`. `config`, as plain values, and `data`, the fingerprint of
-    what it is trained on, are kept in the checkpoint."""
+    """AdamW with warm-up and cosine decay over `optim.steps`. `config`, as plain values, and `data` and `code`, the
+    fingerprints of what it is trained on and by, are kept in the checkpoint."""
 
-    def __init__(self, model: Transformer, sampling: Sampling, config: dict[str, Any], data: str):
+    def __init__(self, model: Transformer, sampling: Sampling, config: dict[str, Any], data: str, code: str):
         super().__init__()
-        self.model, self.sampling, self.config, self.data = model, sampling, config, data
+        self.model, self.sampling, self.config, self.data, self.code = model, sampling, config, data, code
         self.memory = Memory(model.memory) if model.memory else None
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
@@ -53,6 +53,7 @@ class Training(L.LightningModule):
         checkpoint["config"] = self.config
         checkpoint["rng"] = torch.get_rng_state()
         checkpoint["data"] = self.data
+        checkpoint["code"] = self.code
         checkpoint["weights"] = fingerprint(self.model.state_dict())
         if self.memory is not None:
             checkpoint["memory"] = {"inputs": self.memory.inputs, "doc": self.memory.doc}
