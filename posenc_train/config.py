@@ -62,6 +62,7 @@ __all__ += ["Unmeasured", "label", "lengths", "longest", "protocols", "run_exist
 __all__ += ["training_config"]
 
 Config = dict[str, Any]
+LAUNCHERS = ("joblib", "submitit", "ray")  # plugins of Hydra in the extra [launchers]
 
 
 class Unmeasured(Exception):
@@ -153,6 +154,17 @@ def flat(settings: Mapping[str, Any]) -> Config:
 # ---------------------------------------------------------------- composing
 
 
+@contextlib.contextmanager
+def composer(name: str, overrides: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+    """(Hydra's loader of configurations, the whole configuration of `name` with Hydra's own part), for a launcher."""
+    from hydra import compose as hydra_compose
+    from hydra.core.global_hydra import GlobalHydra
+
+    with _one_line(name, overrides), _hydra():
+        cfg = hydra_compose(name, list(overrides), return_hydra_config=True)
+        yield GlobalHydra.instance().hydra.config_loader, cfg
+
+
 def compose(name: str, overrides: Sequence[str] = ()) -> Config:
     """The dict that `entry(name)` makes of these overrides, not yet checked. Works inside an entry point too.
 
@@ -164,7 +176,7 @@ def compose(name: str, overrides: Sequence[str] = ()) -> Config:
     with _one_line(name, overrides), _hydra():
         cfg = hydra_compose(name, list(overrides), return_hydra_config=True)
         HydraConfig.instance().set_config(cfg)  # what ${hydra:runtime.choices.…} reads
-        return _plain(cfg)
+        return plain(cfg)
 
 
 @contextlib.contextmanager
@@ -197,7 +209,7 @@ def expand(line: str, extra: Sequence[str] = ()) -> list[list[str]]:
         return BasicSweeper.split_arguments(OverridesParser.create().parse_overrides(overrides), None)[0]
 
 
-def _plain(cfg: DictConfig) -> Config:
+def plain(cfg: DictConfig) -> Config:
     """A composed configuration as plain resolved values, without Hydra's own part."""
     from omegaconf import OmegaConf
     from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
@@ -240,6 +252,8 @@ def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
     message = " ".join((str(error) or str(error.__cause__)).split())
     if "/" in (getattr(error, "missing_cfg_file", None) or ""):
         group, _, choice = error.missing_cfg_file.rpartition("/")
+        if group == "hydra/launcher" and choice.partition("_")[0] in LAUNCHERS:
+            return f"hydra/launcher={choice}: is not installed; pip install 'posenc-train[launchers]'"
         options = error.options or choices(group)  # Hydra lists them only for groups of a single choice
         return join(f"{group}={show(choice)}: no such choice;", nearest(choice, options), choose(options))
     if "group override must be" in message:
@@ -368,7 +382,7 @@ def _interrupted(number: int, frame: Any) -> None:
 
 
 def _checked(cfg: DictConfig, main: Callable[[Config], None]) -> None:
-    settings = _plain(cfg)
+    settings = plain(cfg)
     check(settings)
     main(settings)
 
@@ -403,6 +417,15 @@ def command_line() -> list[str]:
     from omegaconf import OmegaConf
 
     return [_first_of.get(text, text) for text in OmegaConf.to_container(HydraConfig.get().overrides.task)]
+
+
+def hydra_line() -> list[str]:
+    """The running job's overrides of Hydra's own settings, such as hydra/launcher=joblib; as `command_line`."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import OmegaConf
+
+    own = OmegaConf.to_container(HydraConfig.get().overrides.hydra)
+    return [text for text in own if not text.startswith("hydra.mode=")]
 
 
 def _read_arguments(sweeps: bool) -> Any:

@@ -54,7 +54,8 @@ def _own(cfg: Mapping[str, Any]) -> set[str]:
     """The modules of the classes that a training names."""
     settings = [cfg[group] for group in ("position", "sampling", "task")]
     settings += [file_settings("extension", name) for name in cfg.get("under") or ()]
-    return {_module(target) for part in settings for target in _targets(part)}
+    foreign = {"posenc_train.model.hf"} if "path" in cfg["model"] else set()
+    return foreign | {_module(target) for part in settings for target in _targets(part)}
 
 
 def _targets(settings: Any) -> Iterator[str]:

@@ -14,6 +14,7 @@ from posenc_train.checks import UserError, check_foreign
 from posenc_train.config import compose, run_folder
 from posenc_train.evaluation.rows import Row
 from posenc_train.evaluation.run import coordinates, evaluate_run
+from posenc_train.lock import locked
 from posenc_train.model import hf
 from posenc_train.report import store
 from posenc_train.tasks import corpus
@@ -37,7 +38,7 @@ def evaluated(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], Path, str]:
     if torch.cuda.is_available() and config["trainer"]["accelerator"] != "cpu":
         model.to("cuda")
     folder.mkdir(parents=True, exist_ok=True)
-    with runs.locked(folder):
+    with locked(folder):
         store.write_whole(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False).encode())
         rows = [size(config, task, model, label), *evaluate_run(config, task, model, 0, label, folder)]
         added = store.append(folder / "rows.jsonl", rows)

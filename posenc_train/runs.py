@@ -66,6 +66,10 @@ def finished(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> bool:
     return _wanted(cfg) <= have and not steps_to_measure(cfg, folder)
 
 
+def evaluated(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> bool:
+    return _wanted(cfg) <= {place[:3] for place in done(cfg, folder, checkpoint)}
+
+
 def done(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> set[tuple[str, int, str, str]]:
     """(extension, length, protocol, eval_hash) of what a checkpoint was measured at; with rerun, by the code of now."""
     rows = [row for row in asked_for(cfg, folder, checkpoint) if row.status != "out of memory"]

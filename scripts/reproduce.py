@@ -1,9 +1,11 @@
-"""Run all cells of an experiment, side by side where that is faster, and compare them.
+"""Run what is missing of an experiment, side by side where that is faster, evaluate it, and put it together.
 
 python scripts/reproduce.py experiment=quickstart
+python scripts/reproduce.py experiment=alibi_table5 scale=laptop seeds=3 plan=true     # what it would take, and no more
 Any further override is handed to every cell: … experiment=quickstart model=nano optim.steps=5
 """
 
+import sys
 from pathlib import Path
 
 from posenc_train.config import entry
@@ -11,12 +13,16 @@ from posenc_train.config import entry
 
 @entry("reproduce", sweeps=True)
 def main(cfg: dict) -> None:
-    from posenc_train import report, runs, study
+    from posenc_train import choice, estimate, launch, report, runs, study
 
     cells = study.plan(cfg)
-    failed = study.run(cells, cfg["jobs"])
-    if following := study.second_act(cfg, [cell for cell in cells if cell.folder not in failed]):
-        failed |= study.run(following, cfg["jobs"])
+    print(estimate.told(cfg, cells), file=sys.stdout if cfg["plan"] else sys.stderr)
+    if cfg["plan"]:
+        return
+    cells = choice.made(cfg, cells)
+    failed = launch.run(cells, cfg["jobs"])
+    following = study.second_act(cfg, [cell for cell in cells if cell.folder not in failed])
+    failed |= launch.run(following, cfg["jobs"])
     done = [cell for cell in [*cells, *following] if cell.folder not in failed]
     folder = Path("runs", cells[0].config["study"])
     summary = report.of(folder)

@@ -17,8 +17,8 @@ def main(cfg: dict) -> None:
     tables.ask(cfg["task"])
     from posenc_train import report, runs
     from posenc_train.build import build_model, build_sampling, build_task, rehearse
-    from posenc_train.evaluation.rows import ALONG
     from posenc_train.evaluation.evaluate import data_hash
+    from posenc_train.evaluation.rows import ALONG
     from posenc_train.evaluation.run import cost_rows, evaluate_run, longest
     from posenc_train.report import store
     from posenc_train.report.wandb import Run
@@ -58,7 +58,8 @@ def main(cfg: dict) -> None:
         rows = [*evaluate_run(cfg, task, model, step, label, folder, tell, saved.code, done)]
         seconds = time.perf_counter() - began
         tell("trained in %.1f s, evaluated in %.1f s", saved.seconds, seconds)
-        store.append(folder / "rows.jsonl", [*cost_rows(cfg, task, model, step, saved.seconds, saved.code), *rows])
+        cost = cost_rows(cfg, task, model, step, saved.seconds, code=saved.code)
+        store.append(folder / "rows.jsonl", [*cost, *rows])
         run.evaluation(store.load(folder / "rows.jsonl"))  # all of them: W&B shows the last table
         summary = report.of(folder)
         for file in report.write(summary, folder):

@@ -50,7 +50,7 @@ def once(cfg: Mapping[str, Any], name: str = ONCE) -> int:
     return resolved(ONCE, protocols(cfg)[ONCE], cfg["train_length"])["L"] if name == ONCE else cfg["train_length"]
 
 
-def coordinates(cfg: Mapping[str, Any], task: Task, step: int, checkpoint: str, code: str) -> dict[str, Any]:
+def coordinates(cfg: Mapping[str, Any], task: Task, step: int, checkpoint: str, code: str = "-") -> dict[str, Any]:
     """What every row of a run says of where it comes from. code: the fingerprint of the training."""
     return {
         "study": cfg["study"],
@@ -142,7 +142,12 @@ def costs(cfg: Mapping[str, Any], task: Task, asked: Mapping[str, Mapping]) -> I
 
 
 def cost_rows(
-    cfg: Mapping[str, Any], task: Task, model: Transformer, step: int, seconds: float, code: str = "-"
+    cfg: Mapping[str, Any],
+    task: Task,
+    model: Transformer,
+    step: int,
+    seconds: float,
+    code: str = "-",
 ) -> Iterator[Row]:
     """What the training took: seconds (count: steps), the process's peak memory in bytes, trained parameters. code: the
     fingerprint of the training."""

@@ -35,9 +35,7 @@ def _total(model: Transformer, batch, pos, tokens: int) -> float:
     device, total = next(model.parameters()).device, 0.0
     rows = max(1, tokens // batch.inputs.shape[1])
     for first in range(0, len(batch.inputs), rows):
-        inputs, targets, doc, own = (
-            None if part is None else part[first : first + rows].to(device) for part in batch
-        )
+        inputs, targets, doc, own = (None if part is None else part[first : first + rows].to(device) for part in batch)
         logits = model(inputs, pos=own if pos is None else pos.to(device), doc=doc).flatten(0, 1).float()
         losses = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE, reduction="none")
         total += losses.sum(dtype=torch.float64).item()

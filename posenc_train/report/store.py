@@ -16,7 +16,7 @@ import yaml
 from posenc_train.config import UserError, training_config
 from posenc_train.evaluation.rows import FIELDS, Row
 
-ROWS, CONFIG = "rows.jsonl", "config.yaml"
+ROWS, CONFIG, NOTES = "rows.jsonl", "config.yaml", "notes.json"
 NO_STUDIES = ("wandb",)  # W&B's own folder stands beside the studies
 
 
@@ -121,6 +121,8 @@ def read(folder: Path | str) -> pd.DataFrame:
         frame[name] = frame[name].astype("Int64")
     frame["total"] = frame["total"].astype("float64")
     frame.attrs["unfinished"] = unfinished(folder)
+    notes = folder / NOTES  # how learning rates and budgets were chosen
+    frame.attrs["notes"] = list(json.loads(notes.read_text(encoding="utf-8")).values()) if notes.is_file() else []
     return frame
 
 

@@ -199,6 +199,7 @@ def summary(frame: pd.DataFrame, gate: float = 0.95, tolerance: float = 0.05) ->
         notes=(
             *_apart(whole),
             *((f"runs without rows, not in these tables: {', '.join(unfinished)}",) * bool(unfinished)),
+            *frame.attrs.get("notes", ()),
         ),
         parts=tables(score for score in last if score["by"]),
         worth=tables(worth),
@@ -444,7 +445,10 @@ def _odd_ones(table: Table, key: str) -> dict[str, list[tuple[int, Column]]]:
     for i, line in enumerate(table.lines):
         for column in sorted(line.cells):
             same = (line.part if table.by == ALONG else column) if by_length else None
-            groups.setdefault(same, {}).setdefault(getattr(line.cells[column], key), []).append((i, column))
+            value = getattr(line.cells[column], key)
+            # Of code, the part that all have in common: in the other, schemes differ by what they are.
+            value = value.partition("-")[0] if key == "code" else value
+            groups.setdefault(same, {}).setdefault(value, []).append((i, column))
     odd: dict[str, list[tuple[int, Column]]] = {}
     for places in groups.values():
         usual = max(places, key=lambda value: len(places[value]))

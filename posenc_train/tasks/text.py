@@ -213,8 +213,8 @@ class Text(Task):
             doc = np.zeros(ids.shape, np.int64)
         if not len(ids):
             raise UserError(
-                f"task.windows={self.count}: must leave windows of {longest} {self.unit}s to choose by, and there are no "
-                "more; ask for fewer, or give longer documents by task.path=…"
+                f"task.windows={self.count}: must leave windows of {longest} {self.unit}s to choose by, and "
+                "there are no more; ask for fewer, or give longer documents by task.path=…"
             )
         places = np.arange(longest % length, longest, length)[:, None] + np.arange(length + 1)
         ids, doc = (part[:, places].reshape(-1, length + 1).astype(np.int64) for part in (ids, doc))
