@@ -64,7 +64,10 @@ NOT_SHIFT = {
     "fire": "beyond its threshold distances are divided by the query's position",
     "dape(kernel=3, parts.over._target_=posenc_train.positions.fire.Fire)": "FIRE is not a function of the distance",
     "blockwise": "blocks begin at multiples of their size",
-    "xpos_blockwise": "blocks begin at multiples of their size",
+    **dict.fromkeys(
+        ("xpos_blockwise", "sinusoidal_blockwise", "alibi_blockwise", "rope_blockwise"),
+        "blocks begin at multiples of their size",
+    ),
     "window(sinks=2, window=7)": "sinks are the first positions",
     "rope_window(parts.window.sinks=3, parts.window.window=5)": "sinks are the first positions",
 }
