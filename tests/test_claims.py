@@ -6,11 +6,13 @@ import math
 
 import pandas as pd
 import pytest
+import yaml
 
 from posenc_train import experiments
 from posenc_train.checks import UserError
+from posenc_train.config import compose, run_folder
 from posenc_train.evaluation.rows import FIELDS, Row
-from posenc_train.report import claims
+from posenc_train.report import claims, store
 from posenc_train.report.claims import judge
 
 FLAT = {
@@ -320,3 +322,30 @@ def test_a_wrong_claim_is_refused_by_experiment_and_place(change, words):
     else:
         with pytest.raises(UserError, match=rf"^experiment=mine: .*{words}"):
             experiments.check(experiment, "mine")
+
+
+# Runs that start from others
+
+
+def test_seeds_of_a_second_act_are_one_recipe(tmp_path, monkeypatch):
+    """Its start is another folder for every seed, and what it says of itself is not: what is trained there is."""
+    monkeypatch.chdir(tmp_path)
+
+    def written(*overrides):
+        cfg = compose("train", ["model=nano", *overrides])
+        store.write_whole(run_folder(cfg) / "config.yaml", yaml.safe_dump(cfg).encode())
+        line = {key: value for key, value in row(seed=cfg["seed"]).items() if key in FIELDS} | {"slice": {}}
+        store.append(run_folder(cfg) / "rows.jsonl", [Row(**line | {"cell": run_folder(cfg).name})])
+        return run_folder(cfg)
+
+    for seed in (0, 1):
+        for steps in (4, 5):
+            start = written("position=rope", f"seed={seed}", f"optim.steps={steps}")
+            written("position=nope", f"seed={seed}", f"init={start}")
+    read = store.read("runs/default")
+    second = read[read["init"] != ""]
+    assert len(second) == 4 and set(second["init"]) == set(read[read["init"] == ""]["cell"])
+    assert second.groupby("recipe")["seed"].agg(sorted).tolist() == [[0, 1], [0, 1]]
+    moved = tmp_path / "copy"
+    (tmp_path / "runs" / "default").rename(moved)
+    assert sorted(store.read(moved)["recipe"]) == sorted(read["recipe"])

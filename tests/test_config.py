@@ -73,9 +73,9 @@ WRONG = {
         "did you mean rope?",
         ", ".join(sorted(file.stem for file in Path(checks.CONF, "position").glob("*.yaml"))),
     ],
-    "position=": ["position=''", "alibi, alibi_rope"],
-    "position=null": ["position=null", "alibi, alibi_rope"],
-    "position=[rope]": ["position=", "alibi, alibi_rope"],
+    "position=": ["position=''", "alibi, alibi_blockwise, alibi_rope"],
+    "position=null": ["position=null", "alibi, alibi_blockwise, alibi_rope"],
+    "position=[rope]": ["position=", "alibi, alibi_blockwise, alibi_rope"],
     "model=5": ["model=5", "base, hf, nano, small, tiny"],
     "protocol=[nonoverlaping]": ["nonoverlaping", "did you mean nonoverlapping?", "free_running"],
     "extension=[pj]": ["extension=pj", "choose one of abf, by_parts"],
@@ -574,4 +574,4 @@ def test_hydras_own_questions_are_answered(here):
     assert "position: alibi" in here("train", ["--info", "defaults-tree", "position=alibi"])[1]
     code, helped, _ = here("train", ["--help"])
     assert code in (0, None)
-    assert "position: alibi, alibi_rope, blockwise, clipped, " in helped
+    assert "position: alibi, alibi_blockwise, alibi_rope, blockwise, clipped, " in helped
