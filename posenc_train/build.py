@@ -12,7 +12,6 @@ from posenc_train.checks import ANYTHING, EXTENSIONS, nothing_to_extend, under
 from posenc_train.config import UserError, lengths
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.base import Dims, PositionScheme
-from posenc_train.positions.transformer_xl import TransformerXl
 from posenc_train.tasks.base import Task
 
 
@@ -92,7 +91,7 @@ def rehearse(cfg: Mapping[str, Any]) -> None:
             f"position={cfg['names']['position']}: a memory needs relative positions only: it holds tokens of earlier "
             "segments, which had the positions of this one"
         )
-    recurrent = any(isinstance(part, TransformerXl) for scheme in schemes for part in scheme.modules())
+    recurrent = any(part.recurrent for s in schemes for part in s.modules() if isinstance(part, PositionScheme))
     if recurrent and any(scheme.embed is not None for scheme in schemes):
         raise UserError(
             f"position={cfg['names']['position']}: Transformer-XL must not be stacked with positions in the embedding, "

@@ -424,7 +424,7 @@ def hydra_line() -> list[str]:
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import OmegaConf
 
-    own = OmegaConf.to_container(HydraConfig.get().overrides.hydra)
+    own = OmegaConf.to_container(HydraConfig.get().overrides.hydra) if HydraConfig.initialized() else []
     return [text for text in own if not text.startswith("hydra.mode=")]
 
 

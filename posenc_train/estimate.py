@@ -214,7 +214,7 @@ def train_step(config: Mapping[str, Any], model: torch.nn.Module, batch: Batch, 
 def parameters(config: Mapping[str, Any], vocab: int) -> int:
     """Of a plain Transformer of this size."""
     width, layers = config["model"]["width"], config["model"]["layers"]
-    return 12 * layers * width**2 + 2 * width * vocab
+    return 12 * layers * width**2 + width * vocab
 
 
 def operations(config: Mapping[str, Any], vocab: int, rows: int) -> float:

@@ -25,7 +25,7 @@ from typing import Any
 from tqdm import tqdm
 
 from posenc_train import runs
-from posenc_train.config import Unmeasured, UserError, check, composer, hydra_line, plain
+from posenc_train.config import Unmeasured, UserError, check, composer, hydra_line, plain, run_folder
 from posenc_train.lock import Busy, owner
 from posenc_train.study import Cell
 
@@ -266,7 +266,7 @@ def job(root: Path, script: Path, cfg: Any) -> str:
     os.chdir(root)
     config = plain(cfg)
     check(config)
-    folder = runs.run_folder(config)
+    folder = run_folder(config)
     return reason(folder, trained(config, folder, script))
 
 

@@ -141,6 +141,9 @@ class PositionScheme(nn.Module):
     memory: int = 0
     """Tokens of earlier segments of the same text that training reads, without gradient (segment recurrence)."""
 
+    recurrent: bool = False
+    """Whether it is made for segment recurrence: no layer's input may then hold positions."""
+
     shared: bool = True
     """One copy for all layers, or one per layer."""
 

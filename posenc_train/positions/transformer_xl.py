@@ -50,7 +50,7 @@ class TransformerXl(PositionScheme):
 
     paper = "Dai et al. 2019, arXiv 1901.02860"
     parameters_formula = "2 x heads x head_width + width x heads x head_width, the latter"
-    shared = False
+    shared, recurrent = False, True
 
     def __init__(self, dims: Dims, untied: bool = False, clamp: int | None = None, memory: int = 0):
         super().__init__()
