@@ -253,7 +253,7 @@ def _explain(error: Exception, name: str, overrides: Sequence[str]) -> str:
     if "/" in (getattr(error, "missing_cfg_file", None) or ""):
         group, _, choice = error.missing_cfg_file.rpartition("/")
         if group == "hydra/launcher" and choice.partition("_")[0] in LAUNCHERS:
-            return f"hydra/launcher={choice}: is not installed; pip install 'posenc-train[launchers]'"
+            return f"hydra/launcher={choice}: is not installed; pip install -e '.[launchers]'"
         options = error.options or choices(group)  # Hydra lists them only for groups of a single choice
         return join(f"{group}={show(choice)}: no such choice;", nearest(choice, options), choose(options))
     if "group override must be" in message:

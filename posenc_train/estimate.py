@@ -3,7 +3,6 @@ pass in a process of its own. Generation, token by token, takes longer than is r
 
 import json
 import math
-import multiprocessing
 import resource
 import time
 from collections.abc import Mapping, Sequence
@@ -110,10 +109,8 @@ def expected(left: Sequence[Cell], done: Sequence[Cell]) -> dict[Any, Cost]:
     costs: dict[str, Cost] = dict(measured)
     unknown = {kind_of(cell.config): cell.config for cell in left if kind_of(cell.config) not in measured}
     if unknown:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["posenc_train.estimate"])
         for name, config in unknown.items():
-            with ProcessPoolExecutor(1, context) as pool:  # of its own: memory is that of a process
+            with ProcessPoolExecutor(1, launch.server()) as pool:  # of its own: memory is that of a process
                 try:
                     costs[name] = pool.submit(tried, config).result()
                 except (UserError, MemoryError, RuntimeError, BrokenProcessPool) as error:

@@ -161,18 +161,22 @@ def at_once(cells: Sequence[Cell]) -> int:
 
 
 def start(cell: Cell, alone: bool) -> Process:
-    """A process of its own that does what scripts/train.py does with the cell's configuration.
-
-    It is forked from a server that has imported everything once: imports take longer than a small cell's evaluation.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["posenc_train.training.fit", "posenc_train.report.figures", "datasets", "wandb"])
+    """A process of its own that does what scripts/train.py does with the cell's configuration."""
     config = dict(cell.config)
     if not alone:
         config["trainer"] = config["trainer"] | {"threads": config["trainer"]["threads"] or 1}
-    process = context.Process(target=child, args=(config, cell.folder, script()))
+    process = server().Process(target=child, args=(config, cell.folder, script()))
     process.start()
     return process
+
+
+def server() -> multiprocessing.context.ForkServerContext:
+    """What processes are forked from. It has imported everything once: that takes longer than a small cell."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["posenc_train.training.fit", "posenc_train.estimate", "posenc_train.report.figures", "datasets", "wandb"]
+    )
+    return context
 
 
 def script() -> Path:

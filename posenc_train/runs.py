@@ -105,6 +105,8 @@ def remember(cfg: Mapping[str, Any], folder: Path, saved: Saved, data: Iterable[
     told["evaluated"] = max(seconds, before.get("evaluated", 0.0))
     store.write_whole(folder / RECORD, json.dumps(told | {"evaluations": evaluations}, indent=1).encode())
     shutil.rmtree(_before(folder), ignore_errors=True)
+    with contextlib.suppress(OSError):  # there are others in it, or there never was one
+        _before(folder).parent.rmdir()
 
 
 def _evaluation(cfg: Mapping[str, Any]) -> str:

@@ -155,9 +155,9 @@ def test_a_lock_names_host_process_and_time(tmp_path):
     with lock.locked(tmp_path):
         found = lock.owner(tmp_path)
         assert (found.host, found.process) == (socket.gethostname(), os.getpid()) and found.since
-        with pytest.raises(lock.Busy, match=f"another process is at work on this run .process {os.getpid()} on "):
-            with lock.locked(tmp_path):
-                pass
+        told = f"another process is at work on this run .process {os.getpid()} on "
+        with pytest.raises(lock.Busy, match=told), lock.locked(tmp_path):
+            pass
     assert lock.owner(tmp_path) is None
     with lock.locked(tmp_path):
         pass
@@ -568,7 +568,7 @@ def test_killed_anywhere_the_study_ends_the_same(tmp_path, monkeypatch):
 
 @pytest.mark.long
 def test_killed_at_ten_random_moments(tmp_path):
-    """All processes of the study at once, as in a power cut, at moments drawn over the length of the undisturbed one."""
+    """All processes of the study at once, as in a power cut."""
     words = [*GRID, "model.dropout=0.1", "trainer.checkpoint_every=2", "optim.steps=200"]
     command = [sys.executable, ROOT / "scripts" / "reproduce.py", *words]
     for folder in ("whole", "broken"):
@@ -613,7 +613,7 @@ def test_a_launcher_that_is_not_installed_is_named(monkeypatch):
 
     error = type("Missing", (Exception,), {"missing_cfg_file": "hydra/launcher/ray", "options": None})("x")
     assert _explain(error, "reproduce", ["hydra/launcher=ray"]) == (
-        "hydra/launcher=ray: is not installed; pip install 'posenc-train[launchers]'"
+        "hydra/launcher=ray: is not installed; pip install -e '.[launchers]'"
     )
 
 
