@@ -24,8 +24,6 @@ def main(cfg: dict) -> None:
     following = study.second_act(cfg, [cell for cell in cells if cell.folder not in failed])
     failed |= launch.run(following, cfg["jobs"])
     done = [cell for cell in [*cells, *following] if cell.folder not in failed]
-    if not done:
-        return study.tell(failed)
     folder = Path("runs", cells[0].config["study"])
     summary = report.of(folder)
     print(report.text(summary))
