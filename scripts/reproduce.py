@@ -24,9 +24,12 @@ def main(cfg: dict) -> None:
     following = study.second_act(cfg, [cell for cell in cells if cell.folder not in failed])
     failed |= launch.run(following, cfg["jobs"])
     done = [cell for cell in [*cells, *following] if cell.folder not in failed]
+    if not done:
+        return study.tell(failed)
     folder = Path("runs", cells[0].config["study"])
     summary = report.of(folder)
     print(report.text(summary))
+    print(report.verdict(cfg["experiment"], folder, [cell.folder.name for cell in done]))
     for file in report.write(summary, folder):
         print(f"wrote {file}")
     study.tell(failed)

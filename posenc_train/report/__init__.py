@@ -4,8 +4,9 @@ pandas and matplotlib are slow to import, so they are when they are needed.
 """
 
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from posenc_train.report.tables import Report
@@ -20,6 +21,23 @@ def of(folder: Path | str, gate: float = 0.95, tolerance: float = 0.05) -> "Repo
     from posenc_train.report import store, tables
 
     return tables.summary(store.read(folder), gate, tolerance)
+
+
+def verdict(experiment: Mapping[str, Any], folder: Path | str, cells: Sequence[str]) -> str:
+    """What the rows of these cells of a study say of its experiment, as plain text: ours beside the published table,
+    and the claims. Both are written into the folder as well, as published and claims, .md and .csv."""
+    from posenc_train.report import claims, published, store
+
+    frame = store.read(folder)
+    frame = frame[frame["cell"].isin(cells)]
+    beside, verdicts = published.beside(frame, experiment), claims.judge(frame, experiment)
+    files = {"published.md": published.markdown(beside), "claims.md": claims.markdown(verdicts)}
+    files["claims.csv"] = claims.csv(verdicts)
+    if beside.blocks:
+        files["published.csv"] = published.csv(beside)
+    for name, content in files.items():
+        store.write_whole(Path(folder) / name, content.encode())
+    return f"{published.text(beside)}\n{claims.text(verdicts)}"
 
 
 def write(report: "Report", folder: Path | str) -> list[Path]:
