@@ -12,7 +12,6 @@ from posenc_train.checks import ANYTHING, EXTENSIONS, nothing_to_extend, under
 from posenc_train.config import UserError, lengths
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.base import Dims, PositionScheme
-from posenc_train.positions.transformer_xl import TransformerXl
 from posenc_train.tasks.base import Task
 
 
@@ -91,12 +90,6 @@ def rehearse(cfg: Mapping[str, Any]) -> None:
         raise UserError(
             f"position={cfg['names']['position']}: a memory needs relative positions only: it holds tokens of earlier "
             "segments, which had the positions of this one"
-        )
-    recurrent = any(isinstance(part, TransformerXl) for scheme in schemes for part in scheme.modules())
-    if recurrent and any(scheme.embed is not None for scheme in schemes):
-        raise UserError(
-            f"position={cfg['names']['position']}: Transformer-XL must not be stacked with positions in the embedding, "
-            "with which tokens of earlier segments would be remembered; leave either out"
         )
     for extension in cfg["extension"]:
         extend(cfg, extension, schemes, dims, scale=1.0)

@@ -84,6 +84,7 @@ class TwoSpan(Composition):
         return torch.where(self.near(span), scores, far_scores)
 
     def bias(self, span: Span) -> Float[Tensor, "#b #h q k"]:
+        span = replace(span, final=False)  # what is the same for all near keys is not for all keys
         return torch.where(self.near(span), self.scheme.added(span), self.scheme.added(self.far(span)))
 
     def visible(self, span: Span) -> Bool[Tensor, "#b #h q k"]:
