@@ -53,7 +53,7 @@ def ngram(task, fed):
 def recall(task, fed):
     pairs, queries = words(fed)
     keys = pairs[::2]
-    assert sorted(queries) == sorted(keys)
+    assert sorted(queries) == sorted(task.times * keys)
     return [{value for key, value in zip(keys, pairs[1::2], strict=True) if key == query} for query in queries]
 
 
@@ -90,7 +90,8 @@ def nth_from_end(task, fed):
 @solver("modular_counting", "parity")
 def modular_counting(task, fed):
     asked = [place for place, symbol in enumerate(fed) if symbol is None]
-    return [{str(fed[:place].count("x") % task.vocab)} for place in asked]
+    width = len(str(task.vocab - 1))
+    return [{str(fed[:place].count("x") % task.vocab).zfill(width)} for place in asked]
 
 
 @solver("addition")

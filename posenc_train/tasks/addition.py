@@ -39,7 +39,7 @@ class Addition(Asked):
     def __init__(
         self,
         order: str = "reversed",
-        hints: int = 128,
+        hints: int = 256,
         examples: int = 128,
         longest: int | None = None,
         eval_seed: int = 0,
