@@ -58,7 +58,7 @@ class Order(Judged):
         self.filler, self.marks = self.verb + verbs, 2 * animals + verbs + fillers
         animal = [f"{kind}{n}" for kind in ("cat", "mouse") for n in range(animals)]
         chases = [f"chases{n}" for n in range(verbs)]
-        self.symbols = ["the cat!", "the mouse!", *animal, *chases, *letters(fillers)]
+        self.symbols = ["cat!", "mouse!", *animal, *chases, *letters(fillers)]
         self.fingerprint = digest("order", direction, animals, verbs, fillers)
 
     def write(self, draw: Draw, length: int) -> tuple[Int[np.ndarray, "b n"], Int[np.ndarray, "b"]]:
