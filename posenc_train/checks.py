@@ -297,7 +297,7 @@ CLASSES: dict[str, dict[str, Rule]] = {
     "Nth": {"frame": one_of("start", "end"), "indices": whole(1), **ALPHABET},
     "ModularCounting": {"modulus": whole(2), "running": FLAG, **EXAMPLES},
     "Parity": {"running": FLAG, **EXAMPLES},
-    "Addition": {"order": one_of("reversed", "plain"), "hints": whole(0), **EXAMPLES},
+    "Addition": {"order": one_of("columns", "reversed", "plain"), "hints": whole(0), **EXAMPLES},
     "Markov": {"symbols": whole(2), "alpha": POSITIVE, "windows": whole(1), **LONGEST},
     "FarCopy": {"distance": whole(1), "probability": BELOW_ONE, "symbols": whole(2), "windows": whole(1), **LONGEST},
     "Order": {"direction": FLAG, "animals": whole(1), "verbs": whole(1), "fillers": whole(1), **LONGEST}
@@ -401,10 +401,10 @@ SHORTEST = {  # tokens fed, by class, at the settings of its file; a task says a
     "Recall": 9,
     "Induction": 5,
     "KvLookup": 12,
-    "Nth": 10,
+    "Nth": 11,
     "ModularCounting": 16,
     "Parity": 16,
-    "Addition": 10,
+    "Addition": 5,
     "FarCopy": 32,  # up to the first target that has a source
     "Order": 4,
     "Majority": 4,

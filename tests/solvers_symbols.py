@@ -79,12 +79,12 @@ def kv_lookup(task, fed):
 
 @solver("nth")
 def nth(task, fed):
-    return [{fed[:-2][int(fed[-2]) - 1]}]
+    return [{fed[1:-2][int(fed[-2]) - 1]}]
 
 
 @solver("nth_from_end")
 def nth_from_end(task, fed):
-    return [{fed[:-2][-int(fed[-2])]}]
+    return [{fed[1:-2][-int(fed[-2])]}]
 
 
 @solver("modular_counting", "parity")
@@ -97,6 +97,9 @@ def modular_counting(task, fed):
 @solver("addition")
 def addition(task, fed):
     """382 + 475 by Python's own integers."""
+    if task.order == "columns":
+        a, b = (int("".join(fed[first:-2:3][::-1])) for first in (0, 1))
+        return known(list(str(a + b).zfill(fed.count(None))[::-1]))
     text = [symbol for symbol in fed if symbol is None or symbol.isdigit() or symbol in "+="]
     plus, equals = text.index("+"), text.index("=")
     turn = slice(None, None, -1 if task.order == "reversed" else 1)

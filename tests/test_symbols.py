@@ -39,9 +39,10 @@ DRAWN = [  # task, settings, size, which of the docstring's drawings
     ("modular_counting", {"modulus": 3}, 6, 0),
     ("modular_counting", {"modulus": 3, "running": False}, 6, 1),
     ("parity", {}, 6, 0),
-    ("addition", {"hints": 0}, 3, 0),
-    ("addition", {"hints": 0, "order": "plain"}, 3, 1),
-    ("addition", {}, 3, 2),
+    ("addition", {}, 3, 0),
+    ("addition", {"order": "reversed"}, 3, 1),
+    ("addition", {"order": "plain"}, 3, 2),
+    ("addition", {"order": "reversed", "hints": 9}, 3, 3),
 ]
 
 
@@ -74,9 +75,10 @@ SETTINGS = [
     ("nth_from_end", {"indices": 1}, 9),
     ("modular_counting", {"modulus": 12, "running": False}, 30),
     ("parity", {"running": False}, 30),
-    ("addition", {"hints": 0}, 12),
+    ("addition", {"order": "reversed"}, 12),
+    ("addition", {"order": "reversed", "hints": 300}, 12),
     ("addition", {"hints": 5, "order": "plain"}, 4),
-    ("addition", {"hints": 0, "order": "plain"}, 40),
+    ("addition", {"order": "plain"}, 40),
 ]
 
 
@@ -93,11 +95,16 @@ def test_the_solver_finds_the_one_answer_at_other_settings_too(name, settings, s
 @pytest.mark.parametrize(
     "name, settings, length, said",
     [
-        ("recall", {"keys": 4}, 41, "length 41: the greatest length of recall is 40 tokens; raise task.keys"),
-        ("kv_lookup", {"alphabet": 3, "key": 1}, 30, "length 30: the greatest length of kv_lookup is 29 tokens; raise"),
-        ("addition", {"hints": 4}, 28, "length 28: the greatest length of addition is 27 tokens; raise task.hints"),
+        ("recall", {"keys": 4}, 41, "the greatest length of recall is 40 tokens; raise task.keys"),
+        ("kv_lookup", {"alphabet": 3, "key": 1}, 30, "the greatest length of kv_lookup is 29 tokens; raise task"),
+        (
+            "addition",
+            {"hints": 4, "order": "reversed"},
+            28,
+            "the greatest length of addition is 27 tokens",
+        ),
         ("ngram", {"alphabet": 3}, 400, "task=ngram: no 2 of 393 letters stand in one place only: give a larger"),
-        ("nth", {"indices": 30}, 31, "length 31: the smallest length of nth is 32 tokens"),
+        ("nth", {"indices": 30}, 31, "length 31: the smallest length of nth is 33 tokens"),
     ],
 )
 def test_a_length_that_the_settings_do_not_hold_is_refused_before_training(name, settings, length, said):
@@ -127,8 +134,9 @@ def test_too_few_different_sequences_for_a_split_of_their_own_are_refused_in_one
         ("recall", {"values": 1}, "task.values=1: must be at least 2"),
         ("ngram", {"key": "infix"}, "task.key=infix: must be one of suffix, prefix"),
         ("nth", {"frame": "middle"}, "task.frame=middle: must be one of start, end"),
-        ("addition", {"hints": 1}, "task.hints=1: must be 0 or at least 2"),
-        ("addition", {"order": "random"}, "task.order=random: must be one of reversed, plain"),
+        ("addition", {"hints": 1, "order": "plain"}, "task.hints=1: must be 0 or at least 2"),
+        ("addition", {"hints": 9}, "task.hints=9: must be 0 or at least 2, and 0 with task.order=columns"),
+        ("addition", {"order": "random"}, "task.order=random: must be one of columns, reversed, plain"),
         ("kv_lookup", {"alphabet": 300, "key": 2}, "must be 2 to 65536"),
     ],
 )
@@ -141,7 +149,7 @@ def test_settings_that_make_no_task(name, settings, said):
     "name, settings, size, value, number",
     [
         ("induction", {}, 15, lambda ids: (ids == 16).argmax(1), 15),  # where the mark stands
-        ("nth", {}, 20, lambda ids: ids[:, -2] - 26, 8),  # the index
+        ("nth", {}, 20, lambda ids: ids[:, -2] - 27, 8),  # the index
         ("nth", {"frame": "end"}, 20, lambda ids: ids[:, -1], 26),  # the answer
         ("recall", {}, 8, lambda ids: (ids[:, :16:2] == ids[:, 17:18]).argmax(1), 8),  # which pair is asked first
         ("recall", {}, 8, lambda ids: ids[:, 18], 10),  # its value
@@ -149,7 +157,7 @@ def test_settings_that_make_no_task(name, settings, said):
         ("modular_counting", {}, 30, lambda ids: ids[:, -1], 5),  # the last count
         ("parity", {}, 30, lambda ids: ids[:, 0] - 2, 2),  # what is counted
         ("addition", {}, 5, lambda ids: ids[:, 1], 10),  # a digit
-        ("addition", {}, 5, lambda ids: ids[:, 0] - 10, 251),  # where the hints begin: 256 - 5
+        ("addition", {"order": "plain", "hints": 30}, 5, lambda ids: ids[:, 10 + 1 + 8] - 10, 25),  # where they begin
         ("repeat_copy", {}, 5, lambda ids: (ids[:, 1] - ids[:, 2]) % 26 - 1, 25),  # the other letter
         ("ngram", {}, 30, lambda ids: ids[:, -1], 26),  # the last letter of the answer
     ],
