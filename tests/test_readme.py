@@ -30,6 +30,7 @@ SHRINK = {  # the command up to its first override -> what is appended
     "python scripts/evaluate.py": "lengths=[16,40]",
     "python scripts/compare.py": "study=readme",
     "python scripts/schemes.py": "",
+    "python scripts/show_task.py": "",
     "python scripts/reproduce.py": f"{SMALL} trainer.threads=1",
 }
 
