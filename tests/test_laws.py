@@ -273,6 +273,24 @@ def test_agreement_of_whole_models(name, settings, causal):
         assert (a is None) == (b is None) and (a is None or close(a, b))
 
 
+SMALL = [replace(DIMS, width=8, heads=1, head_width=8), replace(DIMS, width=16, heads=8, head_width=2)]
+
+
+@law("Agreement")
+def test_small_shapes(name, settings):
+    """One head, a head width of 2, a single token, three at a time through a cache: backends agree."""
+    for dims in SMALL:
+        try:
+            fast, exact = (model_with(name, settings, backend, dims) for backend in ("auto", "reference"))
+        except UserError:
+            continue  # half of one head, or of one pair of dimensions
+        ids, cache = tokens(2, 7), Cache()
+        with torch.no_grad():
+            expected = exact(ids)
+            assert close(fast(ids), expected) and close(fast(ids[:, :1]), expected[:, :1])
+            assert close(torch.cat([fast(piece, cache=cache) for piece in ids.split(3, dim=1)], dim=1), expected)
+
+
 @law("Causality")
 @pytest.mark.parametrize("sampling", choices("sampling"))
 def test_causality(name, settings, sampling):
@@ -366,6 +384,17 @@ def test_shift(name, settings, causal):
     if name in SCHEMES:
         reason = exception(name, NOT_SHIFT)
         assert same == (reason is None), reason
+
+
+@law("Shift")
+def test_placeless(name, settings):
+    """What says that it reads no positions gives the same at any."""
+    for scheme in each(name, settings):
+        if scheme.placeless:
+            q, k, v, x = (torch.randn(2, 4, 20, 8), *torch.randn(2, 2, 4, 20, 8), torch.randn(2, 20, 32))
+            span = replace(Span.of(20), x=x)
+            assert scheme.embed is None and scheme.visible is None and scheme.by_distance is None
+            assert close(attend(q, k, v, scheme, replace(gaps(20, 0, True), x=x)), attend(q, k, v, scheme, span))
 
 
 @law("Padding and packing")

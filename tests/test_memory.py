@@ -56,6 +56,14 @@ def test_an_evaluation_at_n_tokens_is_one_of_segments_with_n_minus_l_of_memory(n
         assert torch.allclose(segments(16, Memory((n - 1) // 16 * 16)), whole, atol=1e-5)
 
 
+def test_a_memory_from_a_checkpoint_follows_the_model_to_its_device():
+    memory = Memory(4, [torch.zeros(2, 3, 32)], torch.zeros(2, 3, dtype=torch.int64))
+    doc = memory.place(torch.zeros(2, 5, dtype=torch.int64, device="meta"))
+    whole = memory.before(0, torch.zeros(2, 5, 32, device="meta"))
+    assert whole.device.type == doc.device.type == "meta" and whole.shape == (2, 8, 32) and doc.shape == (2, 8)
+    assert memory.inputs[0].shape == (2, 4, 32) and memory.doc.shape == (2, 4)
+
+
 def test_a_memory_takes_no_positions_and_no_cache():
     with pytest.raises(ValueError, match="a memory takes consecutive positions"):
         model_of(Rope)(ids(), pos=torch.arange(48), memory=Memory(4))

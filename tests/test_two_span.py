@@ -19,12 +19,15 @@ from posenc_train.model.cache import Cache
 from posenc_train.model.transformer import Transformer, generate
 from posenc_train.positions.alibi import Alibi, slopes
 from posenc_train.positions.base import Dims, PositionScheme, Span
+from posenc_train.positions.cope import Cope
 from posenc_train.positions.dape import Dape
 from posenc_train.positions.extensions.self_extend import least
 from posenc_train.positions.fire import Fire
+from posenc_train.positions.fox import Fox
 from posenc_train.positions.heads import Heads
 from posenc_train.positions.logn import Logn
 from posenc_train.positions.nope import Nope
+from posenc_train.positions.path import PaTH
 from posenc_train.positions.pope import Pope
 from posenc_train.positions.rope import Rope
 from posenc_train.positions.shaw import Shaw
@@ -528,6 +531,24 @@ def test_settings_that_make_no_sense_are_refused_when_built(name, settings, comp
         under(name, Rope(DIMS), scale, **settings)
 
 
+@pytest.mark.parametrize("made", [Cope, PaTH, Fox, lambda dims: Dape(dims, {"over": Fox(dims)}), Logn, Ssmax, Nope])
+def test_what_reads_no_positions_has_none_to_change(made):
+    """By itself and in compositions; beside positions it stays as it is."""
+    for name, masks in (("rerope", False), ("self_extend", False), ("sinks", True), ("lm_infinite", True)):
+        for plain in (
+            made(DIMS),
+            Stack({"only": made(DIMS)}),
+            Heads({"a": made(HALF), "b": Nope(HALF)}, {"a": 2, "b": 2}),
+        ):
+            if masks:
+                assert isinstance(under(name, plain), TwoSpan)
+            else:
+                with pytest.raises(UserError, match=f"extension={name}: position=mine has no distances to change"):
+                    under(name, plain)
+    assert isinstance(under("rerope", Stack({"content": Fox(DIMS), "alibi": Alibi(DIMS)})), TwoSpan)
+    assert isinstance(under("rerope", Fox(DIMS, gate="fixed")), TwoSpan)
+
+
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 def test_schemes_that_cannot_be_extended_are_refused_when_built(name, scale):
     with pytest.raises(UserError, match=f"extension={name}: needs positions that enter attention"):
@@ -549,6 +570,7 @@ def test_schemes_that_cannot_be_extended_are_refused_when_built(name, scale):
         ("position=nope_logn extension=[self_extend]", "extension=self_extend: position=nope_logn has no distances"),
         ("position=cope extension=[rerope]", "extension=rerope: position=cope has no distances"),
         ("position=window extension=[none,rerope]", "extension=rerope: position=window has no distances"),
+        ("position=fox extension=[rerope]", "extension=rerope: position=fox has no distances"),
         ("position=sinusoidal extension=[sinks]", "extension=sinks: position=sinusoidal enters the embedding, .* "
          f"choose one of {', '.join(ANYTHING)}, or a position"),
         ("position=learned_t5 extension=[rerope]", "extension=rerope: position=learned_t5 enters the embedding"),
@@ -563,8 +585,10 @@ def test_schemes_that_cannot_be_extended_are_refused_when_built(name, scale):
     ],
 )  # fmt: skip
 def test_a_wrong_configuration_is_refused_before_anything_is_built(overrides, complaint):
+    cfg = compose("train", overrides.split())
     with pytest.raises(UserError, match=complaint):
-        check(compose("train", overrides.split()))
+        check(cfg)
+        rehearse(cfg)
 
 
 @pytest.mark.parametrize("position", ["rope", "pope", "alibi", "fire", "alibi_rope", "rope_ssmax", "rnope_swa"])

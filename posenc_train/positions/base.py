@@ -141,6 +141,9 @@ class PositionScheme(nn.Module):
     reads_content: bool = False
     """Whether it wants the layer's input, `span.x`."""
 
+    placeless: bool = False
+    """Whether what it does to q, k, scores and weights depends on tokens or their number, and on no position."""
+
     memory: int = 0
     """Tokens of earlier segments of the same text that training reads, without gradient (segment recurrence)."""
 

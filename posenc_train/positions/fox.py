@@ -47,7 +47,7 @@ class Fox(PositionScheme):
             raise ValueError(f"position.gate={gate}: must be one of data, fixed")
         if not dims.causal:
             raise ValueError("position=fox model.causal=false: must be true; what comes after a query is not forgotten")
-        self.reads_content = gate == "data"
+        self.reads_content = self.placeless = gate == "data"
         if self.reads_content:
             self.parameters_formula = "heads x (width + 1)"
             self.by_distance = None
