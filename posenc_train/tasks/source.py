@@ -12,14 +12,14 @@ from jaxtyping import Float, Int
 
 from posenc_train.config import UserError
 from posenc_train.tasks.asked import BLOCK
-from posenc_train.tasks.base import Batch, Task
+from posenc_train.tasks.base import NEXT_TOKEN, Batch, Task
 from posenc_train.tasks.draw import Draw
 
 
 class Source(Task):
     """The interface: `write` and `optimum`. windows: number of evaluation sequences; longest: their length."""
 
-    protocols = ("nonoverlapping", "same_targets", "per_position", "sliding", "masked_window", "window", "regret")
+    protocols = (*NEXT_TOKEN, "regret")
     unit = "token"
     marks = 0
     name: str  # in messages
