@@ -218,6 +218,7 @@ EVALUATED = (*EXAMPLES, "windows")  # settings of a task that only an evaluation
 ALPHABET = {"alphabet": whole(2), **EXAMPLES}
 SOURCE = ("path", "field", "hub", "subset", "files", "revision", "tokenizer", "bpe", "processes")
 DEPTH = {"depth": list_of(FRACTION, "[0,0.5,1]")}  # of needles in text
+KEYED = {"letters": whole(1, 26), "digits": whole(1, 9)}
 PARTS = Rule(
     "schemes by name, each with its _target_, as in conf/position/rope_window.yaml",
     lambda v: isinstance(v, Mapping) and len(v) > 0 and all("_target_" in _as_mapping(part) for part in v.values()),
@@ -305,14 +306,14 @@ CLASSES: dict[str, dict[str, Rule]] = {
     "Majority": {"animals": whole(1), "fillers": whole(1), **EXAMPLES},
     "Passkey": {**DEPTH, "digits": whole(1, 9), **EXAMPLES},
     "Needle": {**DEPTH, "digits": whole(1, 9), **EXAMPLES},
-    "MultiKey": {"keys": list_of(whole(1), "[2,4]"), **DEPTH, "digits": whole(1, 9), **EXAMPLES},
+    "MultiKey": {"keys": list_of(whole(1), "[4,5]"), "queries": whole(1), **KEYED, **EXAMPLES},
     "MultiValue": {"values": whole(1), "digits": whole(1, 9), **EXAMPLES},
-    "MultiQuery": {"keys": whole(1), "queries": whole(1), "digits": whole(1, 9), **EXAMPLES},
+    "MultiQuery": {"queries": whole(1), **KEYED, **EXAMPLES},
     "VariableTracking": {
         "chains": whole(1),
         "hops": whole(1),
         "ask": one_of("way", "number"),
-        "digits": whole(1, 9),
+        **KEYED,
         **EXAMPLES,
     },
     "CommonWords": {"words": whole(2), "asked": whole(1), "ratio": whole(2), **EXAMPLES},
@@ -410,9 +411,9 @@ SHORTEST = {  # tokens fed, by class, at the settings of its file; a task says a
     "Majority": 4,
     "Passkey": 14,  # one token of text beside 13 of needle, question and answer
     "Needle": 14,
-    "MultiKey": 35,
+    "MultiKey": 54,
     "MultiValue": 24,
-    "MultiQuery": 34,
+    "MultiQuery": 53,
     "VariableTracking": 49,
     "CommonWords": 17,
     "FrequentWords": 38,
