@@ -226,9 +226,7 @@ def beside(cfg, other: dict, memory: int) -> dict:
 def test_absolute_positions_beside_it_are_refused(other, memory, cfg):
     both = beside(cfg, file_settings("position", other), memory)
     check(both)
-    with pytest.raises(
-        UserError, match="position.parts.other: stands in the embedding, .* Transformer-XL"
-    ):
+    with pytest.raises(UserError, match="position.parts.other: stands in the embedding, .* Transformer-XL"):
         rehearse(both)
     rehearse(beside(cfg, file_settings("position", "alibi"), memory))
 
