@@ -24,7 +24,7 @@ from posenc_train.positions.rope import Rope
 from posenc_train.positions.sampling import Consecutive, Pose, Randomized, Sampling, Shifted
 from posenc_train.positions.sinusoidal import Sinusoidal
 from posenc_train.positions.t5 import T5
-from posenc_train.tasks.base import Batch
+from posenc_train.tasks.base import Batch, Task
 from posenc_train.tasks.copy import Copy
 from posenc_train.training.module import Training
 
@@ -185,7 +185,7 @@ def test_a_batch_divided_among_devices_is_the_same_batch(cls):
 # ---------------------------------------------------------------- at evaluation
 
 
-class Windows:
+class Windows(Task):
     """A task of given windows of ids."""
 
     protocols = ("nonoverlapping", "same_targets", "per_position")
