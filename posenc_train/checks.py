@@ -396,7 +396,7 @@ SHORTEST = {  # tokens fed, by class, at the settings of its file; a task says a
     "CopyTwice": 10,
     "Reverse": 5,
     "ReverseAndCopy": 10,
-    "Sorting": 5,
+    "Sorting": 11,
     "RepeatCopy": 6,
     "Ngram": 12,
     "Recall": 9,
