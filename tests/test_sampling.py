@@ -249,7 +249,7 @@ def test_losses_are_means_over_the_draws_by_brute_force(tokens):
 
 def test_generated_answers_are_marked_under_every_draw_by_brute_force():
     """Fed back by hand without a cache, under a position row of prompt and answer together."""
-    task, sampling = Copy(alphabet=2, examples=60), Randomized(64, draws=4)
+    task, sampling = Copy(alphabet=3, examples=60), Randomized(64, draws=4)
     model = build_model(compose("train", ["model=nano", "task=copy", "seed=3"]), task).eval()
     for block in model.blocks:
         block.out.weight.data *= 5  # else it says what it heard last, wherever that stood
