@@ -473,6 +473,11 @@ def _remarks(table: Table) -> Iterator[str]:
     if "not learned" in statuses:
         yield f"not learned: token accuracy below {table.gate:g} at 1x, so longer lengths say nothing"
     yield from (f"{status}: {meaning}" for status, meaning in MEANINGS.items() if status in statuses)
+    if any(re.search(r"\bmemory=[1-9]", line.scheme) for line in table.lines):
+        yield (
+            f"memory: n tokens are read as segments of {table.train_length} with n - {table.train_length} tokens of "
+            "memory would be, all at once"
+        )
     if any("#" in line.label for line in table.lines):
         yield "#: the end of the run folder's name, where only the training configuration differs"
     if any(cell.interval for line in table.lines for cell in line.cells.values()):
