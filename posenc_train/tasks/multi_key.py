@@ -9,8 +9,8 @@ Numbers are different, and no two keys of a text have the same letter in the sam
 can be neighbours; which keys are asked for, and in which order, has nothing to do with them. Training draws how many
 needles there are from `keys`; of the evaluation's examples each of them has as many as the others, and rows of its own.
 
-Several questions a text, since each is a chance to learn: with one of two or four needles, the default model had learned
-to match keys neither under RoPE nor under ALiBi in 1,200 steps.
+Several questions a text, since each is a chance to learn: with one of two or four needles, the default model had
+learned to match keys neither under RoPE nor under ALiBi in 1,200 steps.
 """
 
 import numpy as np
