@@ -91,12 +91,6 @@ def rehearse(cfg: Mapping[str, Any]) -> None:
             f"position={cfg['names']['position']}: a memory needs relative positions only: it holds tokens of earlier "
             "segments, which had the positions of this one"
         )
-    recurrent = any(part.recurrent for s in schemes for part in s.modules() if isinstance(part, PositionScheme))
-    if recurrent and any(scheme.embed is not None for scheme in schemes):
-        raise UserError(
-            f"position={cfg['names']['position']}: Transformer-XL must not be stacked with positions in the embedding, "
-            "with which tokens of earlier segments would be remembered; leave either out"
-        )
     for extension in cfg["extension"]:
         extend(cfg, extension, schemes, dims, scale=1.0)
 

@@ -76,6 +76,10 @@ def configuration(cfg: Mapping[str, Any], theirs: Any) -> dict[str, Any]:
 def check(config: Mapping[str, Any], model: hf.Hf, task: Task, theirs: Any) -> None:
     """Raises UserError for what the model cannot do. Its own mark of a beginning takes the place of the task's."""
     name, position = config["names"]["task"], config["names"]["position"]
+    if task.pooled:
+        raise UserError(
+            f"task={name}: is answered from the mean over all tokens, for which the model has no head; choose another"
+        )
     if getattr(task, "begin", None) is not None:
         if not isinstance(theirs.bos_token_id, int):
             raise UserError("task.bos=true: must be false, as the model's config.json names no bos_token_id")

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from jaxtyping import install_import_hook
+import typed
 
 SCRATCH = tempfile.mkdtemp(prefix="posenc-train-tests-")
 
@@ -27,7 +27,7 @@ os.environ |= {
     "WANDB_DATA_DIR": f"{SCRATCH}/wandb-data",
 }
 
-install_import_hook([f"posenc_train.{room}" for room in ("positions", "model")], "beartype.beartype")
+typed.install("posenc_train.positions", "posenc_train.model")
 
 refused: list[str] = []  # hosts that were asked for during the current test
 _connect, _getaddrinfo = socket.socket.connect, socket.getaddrinfo

@@ -53,7 +53,7 @@ def ngram(task, fed):
 def recall(task, fed):
     pairs, queries = words(fed)
     keys = pairs[::2]
-    assert sorted(queries) == sorted(keys)
+    assert sorted(queries) == sorted(task.times * keys)
     return [{value for key, value in zip(keys, pairs[1::2], strict=True) if key == query} for query in queries]
 
 
@@ -79,23 +79,27 @@ def kv_lookup(task, fed):
 
 @solver("nth")
 def nth(task, fed):
-    return [{fed[:-2][int(fed[-2]) - 1]}]
+    return [{fed[1:-2][int(fed[-2]) - 1]}]
 
 
 @solver("nth_from_end")
 def nth_from_end(task, fed):
-    return [{fed[:-2][-int(fed[-2])]}]
+    return [{fed[1:-2][-int(fed[-2])]}]
 
 
 @solver("modular_counting", "parity")
 def modular_counting(task, fed):
     asked = [place for place, symbol in enumerate(fed) if symbol is None]
-    return [{str(fed[:place].count("x") % task.vocab)} for place in asked]
+    width = len(str(task.vocab - 1))
+    return [{str(fed[:place].count("x") % task.vocab).zfill(width)} for place in asked]
 
 
 @solver("addition")
 def addition(task, fed):
     """382 + 475 by Python's own integers."""
+    if task.order == "columns":
+        a, b = (int("".join(fed[first:-2:3][::-1])) for first in (0, 1))
+        return known(list(str(a + b).zfill(fed.count(None))[::-1]))
     text = [symbol for symbol in fed if symbol is None or symbol.isdigit() or symbol in "+="]
     plus, equals = text.index("+"), text.index("=")
     turn = slice(None, None, -1 if task.order == "reversed" else 1)

@@ -449,6 +449,7 @@ def test_fire_unreached_numbers_are_those_without_a_gradient(dims, length):
     torch.manual_seed(0)
     scheme, span = Fire(dims, hidden=300), Span.of(length, causal=dims.causal)
     unreached, w = scheme.unreached(length), torch.randn(4, length, length)
+    unreached["inner_bias"] = unreached["inner_bias"] | scheme.uniform(length)["inner_bias"]
     weights = scheme.bias(span)[0].masked_fill(~span.allowed(), -math.inf).softmax(-1)
     (weights * w).sum().backward()
     distance = span.distance().clamp(min=0) if dims.causal else span.distance()

@@ -304,7 +304,6 @@ def test_what_is_checked_without_torch_is_what_the_tasks_say():
         module, _, name = checks.file_settings("task", choice)["_target_"].rpartition(".")
         task = getattr(importlib.import_module(module), name)
         assert set(task.protocols) == set(checks.SCORES.get(name, checks.ASKED))
-        assert task.shortest == checks.SHORTEST.get(name, 1)
 
 
 def test_a_file_has_the_settings_of_those_in_its_defaults_list(tmp_path, monkeypatch):

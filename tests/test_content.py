@@ -360,6 +360,59 @@ def test_dape_by_loops(kernel):
             assert torch.allclose(found[b, :, i, : i + 1].double(), expected.T, atol=1e-5)
 
 
+@pytest.mark.verifies("dape", "formula in float64, arXiv 2405.14722, with gradients through its base")
+@pytest.mark.parametrize("base", ["fire", "fox"])
+def test_gradients_of_dape_through_its_base(base):
+    """What is the same for all keys of a query, nothing to a softmax, is something to f: FIRE's units that are always
+    on, FoX's gate of the query itself."""
+    n, seen = 24, causal(24)
+    over = drawn(Fox(DIMS)) if base == "fox" else Fire(DIMS, hidden=100)
+    scheme = drawn(Dape(DIMS, {"over": KerpleLog(DIMS)}, hidden=6))
+    scheme.parts["over"] = over
+    q, k, v, x = inputs(n)
+    weight = torch.randn(v.shape, generator=torch.Generator().manual_seed(7))
+    (attend(q, k, v, scheme, span_of(x)) * weight).sum().backward()
+    exact = {key: p.detach().double().requires_grad_() for key, p in scheme.named_parameters()}
+    own = {key.rpartition(".")[2]: p for key, p in exact.items() if key.startswith("parts.")}
+    if base == "fox":
+        total = F.logsigmoid(F.linear(x.double(), own["w"], own["b"])).mT.cumsum(-1)
+        bias = total[..., :, None] - total[..., None, :]
+    else:
+        i = torch.arange(n)
+        top = torch.log1p((own["c"] * torch.maximum(i, own["m"] * 24)).abs()) + 1e-6
+        progress = torch.log1p((own["c"] * (i[:, None] - i).clamp(min=0)).abs()) / top[:, None]
+        hidden = (own["inner"][:, None, None] * progress + own["inner_bias"][:, None, None]).relu()
+        bias = torch.einsum("hu,uqk->hqk", own["outer"], hidden).expand(2, -1, -1, -1)
+    scores = q.double() @ k.double().mT / 8**0.5
+    pairs = torch.cat([scores, bias], dim=1).masked_fill(~seen, 0)
+    units = torch.einsum("oc,bcqk->boqk", exact["inner"][..., 0], pairs) + exact["inner_bias"][:, None, None]
+    scores = scores + bias + torch.einsum("oc,bcqk->boqk", exact["outer"][..., 0], F.leaky_relu(units))
+    (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ v.double() * weight).sum().backward()
+    for key, p in scheme.named_parameters():
+        assert torch.allclose(p.grad.double(), exact[key].grad, rtol=1e-4, atol=1e-4), key
+    if base == "fire":
+        always = over.uniform(n)["inner_bias"]
+        assert always.sum() > 10 and (over.inner_bias.grad[always].abs() > 1e-3).any()
+
+
+@pytest.mark.parametrize("scheme", [lambda: Fox(DIMS), lambda: Dape(DIMS, {"over": Alibi(DIMS)})], ids=["fox", "dape"])
+def test_gradients_that_cancel_are_not_rounding(scheme):
+    """Sums over 300 queries and all keys, most of which is nothing to a softmax, beside a float64 one: in float32 they
+    are off by 1e-5 by the norm."""
+    made = {}
+    for kind in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        q, k, v, x = (t.to(kind) for t in inputs(300))
+        leaf = scheme().to(kind)
+        with pytest.MonkeyPatch.context() as patch:
+            if kind == torch.float64:
+                patch.setattr(torch.Tensor, "float", torch.Tensor.double)
+            (attend(q, k, v, leaf, span_of(x), "reference") * v.sin()).sum().backward()
+        made[kind] = {key: p.grad.double() for key, p in leaf.named_parameters()}
+    for key, expected in made[torch.float64].items():
+        assert (made[torch.float32][key] - expected).norm() < 3e-6 * max(1, expected.norm()), key
+
+
 def test_dape_convolution_is_torchs():
     x, weight = torch.randn(2, 5, 6, 7), torch.randn(3, 5, 3)
     assert torch.allclose(along_keys(x, weight), F.conv2d(x, weight[:, :, None], padding=(0, 1)), atol=1e-5)

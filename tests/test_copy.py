@@ -1,9 +1,11 @@
 """The copy task: its tokens, its addressing, and its scoring against generation written here."""
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
-from posenc_train.build import build_model
+from posenc_train.build import build_model, build_task
 from posenc_train.config import UserError, compose
 from posenc_train.evaluation.evaluate import evaluate
 from posenc_train.model.transformer import Transformer
@@ -12,6 +14,7 @@ from posenc_train.positions.learned import Learned
 from posenc_train.positions.nope import Nope
 from posenc_train.tasks.base import IGNORE
 from posenc_train.tasks.copy import Copy
+from posenc_train.training.data import Steps
 
 
 def test_the_drawing_in_the_docstring():
@@ -47,22 +50,51 @@ def test_too_short():
         Copy().examples(4)
 
 
-def test_rows_are_addressed_by_seed_step_and_row():
+def test_field_39_no_example_comes_again_in_another_worker_rank_or_epoch():
+    """Whole batches of 48 rows for 8 steps, once by two ranks of 24 and once by two loading processes: the same set,
+    and no word of 10 letters or more in it twice."""
     task = Copy()
-    whole = task.batch(3, 17, range(32), 33)
-    parts = [task.batch(3, 17, range(a, a + 8), 33) for a in (0, 8, 16, 24)]
-    assert torch.equal(torch.cat([part.inputs for part in parts]), whole.inputs)
-    assert torch.equal(torch.cat([part.targets for part in parts]), whole.targets)
-    others = [task.batch(3, 18, range(32), 33), task.batch(4, 17, range(32), 33)]
-    assert all(not torch.equal(other.inputs, whole.inputs) for other in others)
+    seen = []
+    for rows, workers in (((range(48),), 0), ((range(24), range(24, 48)), 0), ((range(48),), 2)):
+        examples = []
+        for part in rows:
+            loader = iter(DataLoader(Steps(task, 3, 0, part, 64), batch_size=None, num_workers=workers))
+            examples += [
+                row.numpy().tobytes() for _, batch in zip(range(8), loader, strict=False) for row in batch.inputs
+            ]
+        seen.append(examples)
+    assert len(seen[0]) == 8 * 48 and sorted(seen[0]) == sorted(seen[1]) == sorted(seen[2])
+    long = [row for row in seen[0] if (np.frombuffer(row, np.int64) != task.end).sum() > 22]
+    assert len(long) > 200 and len(set(long)) == len(long)
 
 
-def test_evaluation_examples_are_fixed():
-    again, other = Copy().examples(64), Copy(eval_seed=1).examples(64)
-    assert torch.equal(Copy().examples(64).ids, again.ids)
-    assert not torch.equal(other.ids, again.ids)
-    train = {tuple(row) for row in Copy().batch(0, 0, range(1000), 64).inputs.tolist()}
-    assert not train & {tuple(row) for row in again.ids.tolist()}
+def test_field_42_the_end_is_asked_once_at_every_size_and_counted_apart():
+    """Sizes vary in training, the end is a target once a row, filler behind it is none, and an answer may be as long as
+    the evaluation length needs."""
+    task = Copy()
+    batch = task.batch(0, 0, range(500), 43)
+    assert len(set((batch.targets != IGNORE).sum(1).tolist())) == 20  # sizes 1 to 20, and the end
+    assert ((batch.targets == task.end).sum(1) == 1).all()
+    for length in (23, 43, 83, 163):
+        examples = task.examples(length)
+        assert examples.asked.sum() == examples.size + 1 == (length - 3) // 2 + 1
+        assert (examples.ids[:, -1] == task.end).all() and examples.asked[-1]
+
+
+def test_field_44_one_hash_for_a_length_and_an_evaluation_seed_at_all_times():
+    """Whatever the scheme, the training seed and what was drawn before; another length or seed has another."""
+    found = set()
+    for line in (["position=nope", "seed=1"], ["position=rope", "seed=2", "optim.batch_size=5"]):
+        cfg = compose("train", ["model=nano", "task=copy", *line])
+        task = build_task(cfg)
+        build_model(cfg, task)
+        before = task.examples(64).fingerprint
+        task.batch(cfg["seed"], 0, range(8), 64)
+        found |= {before, task.examples(64).fingerprint}
+    assert len(found) == 1
+    assert len(found | {Copy(eval_seed=1).examples(64).fingerprint, Copy().examples(66).fingerprint}) == 3
+    steps = [Copy().batch(0, step, range(8), 64).inputs for step in (0, 1)]
+    assert not torch.equal(*steps)  # training data is new at every step
 
 
 class Speaker(Transformer):

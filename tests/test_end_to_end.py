@@ -134,7 +134,11 @@ def test_a_zeroed_head_is_uniform(in_study, tmp_path, monkeypatch):
     torch.save(checkpoint, folder / "last.ckpt")
     monkeypatch.chdir(tmp_path)
     run("evaluate", f"run={folder}", "lengths=[128,16,100]")
-    for row in rows_in(folder):
+    rows = rows_in(folder)
+    targets = {(r["protocol"], r["length"]): r["count"] for r in rows if r["unit"] == "byte" and not r["slice"]}
+    for row in rows:
+        if row["unit"] == "word":  # the same losses by another unit
+            row["count"] = targets[row["protocol"], row["length"]]
         assert row["total"] / row["count"] / math.log(2) == pytest.approx(8.0, rel=1e-12)
         assert math.exp(row["total"] / row["count"]) == pytest.approx(256, rel=1e-12)
 
@@ -153,6 +157,7 @@ def test_an_edited_checkpoint_is_another_checkpoint(in_study, tmp_path, monkeypa
     assert rows_in(folder)[: len(before)] == before
     assert {row["length"] for row in added} == {16, 32, 64, 128}
     assert all(row["checkpoint"].startswith("last@12 edited ") for row in added)
+    added = [row for row in added if row["unit"] == "byte"]
     assert all(row["total"] / row["count"] == pytest.approx(math.log(256), rel=1e-12) for row in added)
     run("train", *NANO, "position=alibi", "study=s", "lengths=[16,96]", "logger=none")  # the training's command too
     more = [row for row in rows_in(folder) if row["length"] == 96]
@@ -181,6 +186,8 @@ def test_the_table_is_the_rows(in_study):
         for r in rows_in(path.parent):
             if r["protocol"] in ("training", "per_position") or r["length"] not in (16, 32, 64, 128):
                 continue
+            if not set(r["slice"]) <= {"size"}:
+                continue  # a part
             for quantity, of in QUANTITIES["words" if r["unit"] == "word" else r["metric"]].items():
                 if quantity == "bits per byte" and r["protocol"] != "nonoverlapping":
                     continue  # one table of them says it
@@ -190,7 +197,7 @@ def test_the_table_is_the_rows(in_study):
     with open("runs/s/table.csv", newline="") as file:
         for line in csv.DictReader(file):
             own = any(line["quantity"] in of for of in QUANTITIES.values())  # of one row; others follow from several
-            if own and int(line["length"]) in (16, 32, 64, 128):
+            if own and not line["by"] and int(line["length"]) in (16, 32, 64, 128):
                 key = line["scheme"], line["task"], line["protocol"], line["quantity"], int(line["length"])
                 found[key] = (float(line["value"]) if line["value"] else None, line["status"])
     assert found.keys() == expected.keys()
@@ -231,7 +238,7 @@ def test_wandb_has_the_numbers_of_the_rows(in_study):
         rows = [row for row in rows_in(folder) if row["length"] in (16, 32, 64, 128)]
         for protocol in ("nonoverlapping", "same_targets(k=8)"):
             curve = run.curve(f"eval/{protocol.partition('(')[0]}/perplexity", "eval/length")
-            scored = [row for row in rows if row["protocol"] == protocol]
+            scored = [row for row in rows if (row["protocol"], row["unit"]) == (protocol, "byte")]
             assert curve == {row["length"]: pytest.approx(math.exp(row["total"] / row["count"])) for row in scored}
         columns, table = run.table("eval/rows")
         assert tuple(columns) == FIELDS and len(table) == len(rows)

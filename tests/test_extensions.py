@@ -325,13 +325,13 @@ def test_generation_through_the_cache_is_that_without_it(name):
     ids = torch.randint(0, 11, (3, 14), generator=torch.Generator().manual_seed(3))
     text, cache, errors = ids, Cache(), []
     with torch.no_grad():
-        for step in range(30):
+        for step in range(14):
             expected = extended(text)[:, -1:]
             found = extended(ids if step == 0 else text[:, -1:], cache=cache)[:, -1:]
             errors.append((found - expected).abs().max().item())
             text = torch.cat([text, found.argmax(-1)], dim=1)
     assert (max(errors) < 1e-4) == (name != "dynamic_ntk")  # for which see below
-    assert torch.equal(generate(extended, ids, 30), text[:, 14:])
+    assert torch.equal(generate(extended, ids, 14), text[:, 14:])
 
 
 def test_dynamic_ntk_in_one_layer_rotates_cached_keys_anew():
@@ -528,7 +528,7 @@ def sums(rows):
     return {
         (r.extension, r.length, r.protocol, str(r.slice), r.unit): (r.total, r.count)
         for r in rows
-        if not r.protocol.startswith("per_position")
+        if not r.protocol.startswith(("per_position", "recurrence"))  # of many slices
     }
 
 
@@ -540,7 +540,8 @@ def test_the_order_of_lengths_changes_nothing_and_the_model_stays(trained):
     alone = sums(
         evaluate_run(cfg | {"lengths": [32]} | {"task": cfg["task"] | {"longest": 128}}, task, model, 12, "last@12")
     )
-    assert forth == back and all(forth[key] == value for key, value in alone.items()) and len(alone) == 6 * 2
+    assert forth == back and all(forth[key] == value for key, value in alone.items())
+    assert {(key[0], key[1]) for key in alone} == {(name, 32) for name in cfg["extension"]}
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert all(scheme.stretch is None and scheme.temperature == 1 for scheme in model.positions)
     assert all(forth[(name, 16, *rest)] == forth[("none", 16, *rest)] for name, _, *rest in forth)
@@ -601,7 +602,7 @@ def test_longrope_searches_training_text_once_and_keeps_what_it_finds(trained, m
     assert entry["loss"] <= min(entry["starts"].values()) and set(entry["starts"]) == {"pi", "ntk", "yarn"}
     # the loss on record, computed again from the training text by the plain forward
     full = yaml.safe_load((folder / "config.yaml").read_text()) | {"extension": cfg["extension"]}
-    inputs, targets, _ = task.batch(full["seed"], 12, range(2), 64)
+    inputs, targets = task.batch(full["seed"], 12, range(2), 64)[:2]
     schemes = extend(full, "longrope", model.positions, model.dims, 4.0, factors=entry["factors"])
     with torch.no_grad():
         logits = model.under(schemes)(inputs).double()

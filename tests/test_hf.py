@@ -309,10 +309,14 @@ def test_models_that_evaluation_cannot_have_are_refused(tmp_path, folder):
         UserError, match=r"extension=pi: must be none; hf\(llama\) was extended already, by rope_type=yarn"
     ):
         foreign.check(cfg, model, Task(), model.model.config)
+    task = Task()
+    task.pooled = True
+    with pytest.raises(UserError, match="task=copy: is answered from the mean over all tokens"):
+        foreign.check(cfg, model, task, model.model.config)
 
 
 class Task:
-    vocab, marks = 10, 0
+    vocab, marks, pooled = 10, 0, False
 
 
 def test_a_tokenizer_that_is_not_byte_level_is_refused(tmp_path, folder, home):

@@ -77,6 +77,8 @@ class Rounds(PositionScheme):  # needs no constructor
 def test_the_laws_bite(tmp_path, scheme, words, laws):
     (tmp_path / "broken.py").write_text(SCHEMES)
     command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "--scheme", f"broken.{scheme}"]
+    if scheme not in ("Dead", "Good"):  # of which all laws are asked
+        command += ["-k", "causality or prefix or precision"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
     said = [line for line in done.stdout.splitlines() if line.startswith(f"broken.{scheme} ")]

@@ -6,8 +6,9 @@ import torch
 from running import NANO, run
 
 from posenc_train.build import rehearse
+from posenc_train.checks import file_settings
 from posenc_train.config import UserError, cell_name, check, compose, label, run_folder
-from posenc_train.model.cache import Memory
+from posenc_train.model.cache import Cache, Memory
 from posenc_train.model.transformer import Transformer
 from posenc_train.positions.alibi import Alibi
 from posenc_train.positions.base import Dims
@@ -31,12 +32,43 @@ def ids(n: int = 48) -> torch.Tensor:
 
 @pytest.mark.parametrize("scheme", [TransformerXl, Rope, Alibi])
 def test_segments_with_all_of_the_past_are_one_call(scheme):
-    """At any depth (Dai et al. 2019, section 3.2): so evaluation at n tokens, read at once, is that of segments of L
-    with n - L tokens of memory."""
+    """At any depth (Dai et al. 2019, section 3.2)."""
     model, memory = model_of(scheme), Memory(48)
     with torch.no_grad():
         parts = [model(segment, memory=memory) for segment in ids().split(16, dim=1)]
         assert torch.allclose(torch.cat(parts, dim=1), model(ids()), atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [32, 64, 128, 16 + 5, 128 + 5])
+def test_an_evaluation_at_n_tokens_is_one_of_segments_with_n_minus_l_of_memory(n):
+    """L = 16. What n tokens read at once give is what segments give, the first of which may be shorter: the last one
+    needs a memory of n - L. With one token less it is another. A shorter last segment needs all before it."""
+    model, text = model_of(TransformerXl), ids(n)
+    with torch.no_grad():
+        whole = model(text)
+
+        def segments(first: int, memory: Memory):
+            parts = [model(x, memory=memory) for x in (text[:, :first], *text[:, first:].split(16, dim=1)) if x.numel()]
+            return torch.cat(parts, dim=1)
+
+        assert torch.allclose(segments(n % 16, Memory(n - 16)), whole, atol=1e-5)
+        assert not torch.allclose(segments(n % 16, Memory(n - 17)), whole, atol=1e-5)
+        assert torch.allclose(segments(16, Memory((n - 1) // 16 * 16)), whole, atol=1e-5)
+
+
+def test_a_memory_from_a_checkpoint_follows_the_model_to_its_device():
+    memory = Memory(4, [torch.zeros(2, 3, 32)], torch.zeros(2, 3, dtype=torch.int64))
+    doc = memory.place(torch.zeros(2, 5, dtype=torch.int64, device="meta"))
+    whole = memory.before(0, torch.zeros(2, 5, 32, device="meta"))
+    assert whole.device.type == doc.device.type == "meta" and whole.shape == (2, 8, 32) and doc.shape == (2, 8)
+    assert memory.inputs[0].shape == (2, 4, 32) and memory.doc.shape == (2, 4)
+
+
+def test_a_memory_takes_no_positions_and_no_cache():
+    with pytest.raises(ValueError, match="a memory takes consecutive positions"):
+        model_of(Rope)(ids(), pos=torch.arange(48), memory=Memory(4))
+    with pytest.raises(ValueError, match="no cache beside it"):
+        model_of(Rope)(ids(), cache=Cache(), memory=Memory(4))
 
 
 def test_a_memory_holds_as_much_as_it_says_and_no_gradient():
@@ -96,7 +128,8 @@ def test_every_row_goes_on_where_it_was(text):
 def test_a_row_is_the_same_whichever_others_are_asked_for(text):
     whole = text.batch(3, 5, range(6), 9)
     part = text.batch(3, 5, range(2, 4), 9)
-    for a, b in zip(whole, part, strict=True):
+    assert whole.pos is part.pos is None
+    for a, b in zip(whole[:3], part[:3], strict=True):
         assert torch.equal(a[2:4], b)
 
 
@@ -176,14 +209,38 @@ def test_what_a_memory_needs(words, message):
         rehearse(cfg)
 
 
-def test_memory_with_absolute_positions_is_refused():
-    cfg = compose(
-        "train",
-        [
-            "position=learned_t5",
-            "task.contiguous=true",
-            "+position.parts.xl={_target_: posenc_train.positions.transformer_xl.TransformerXl, memory: 16}",
-        ],
-    )
-    with pytest.raises(UserError, match="needs relative positions"):
-        rehearse(cfg)
+@pytest.fixture(scope="module")
+def cfg():
+    return compose("train", ["task.contiguous=true"])
+
+
+def beside(cfg, other: dict, memory: int) -> dict:
+    """The configuration with Transformer-XL in a stack with another scheme."""
+    parts = {"other": other, "xl": file_settings("position", "transformer_xl") | {"memory": memory}}
+    position = {"_target_": "posenc_train.positions.stack.Stack", "parts": parts}
+    return cfg | {"position": position, "names": cfg["names"] | {"position": "mine"}}
+
+
+@pytest.mark.parametrize("memory", [0, 16])
+@pytest.mark.parametrize("other", ["sinusoidal", "learned", "integer", "learned_t5"])
+def test_absolute_positions_beside_it_are_refused(other, memory, cfg):
+    both = beside(cfg, file_settings("position", other), memory)
+    check(both)
+    with pytest.raises(UserError, match="position.parts.other: stands in the embedding, .* Transformer-XL"):
+        rehearse(both)
+    rehearse(beside(cfg, file_settings("position", "alibi"), memory))
+
+
+def test_positions_of_ones_own_in_the_embedding_are_refused_beside_it(tmp_path, monkeypatch, cfg):
+    text = "from posenc_train.positions.base import PositionScheme\n\n\nclass Mine(PositionScheme):\n"
+    (tmp_path / "mine_in_embedding.py").write_text(text + "    def embed(self, x, pos):\n        return x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match="position.parts.other: stands in the embedding"):
+        rehearse(beside(cfg, {"_target_": "mine_in_embedding.Mine"}, 0))
+
+
+@pytest.mark.parametrize("other", ["fire", "fope"])
+def test_a_memory_is_refused_beside_what_depends_on_more_than_distances(other, cfg):
+    with pytest.raises(UserError, match="position=mine: a memory needs relative positions only"):
+        rehearse(beside(cfg, file_settings("position", other), 16))
+    rehearse(beside(cfg, file_settings("position", other), 0))

@@ -15,12 +15,13 @@ from posenc_train.positions.base import Dims, Span
 from posenc_train.positions.nope import Nope
 from posenc_train.positions.rope import Rope
 from posenc_train.positions.t5 import T5
+from posenc_train.tasks.base import Task
 from posenc_train.tasks.copy import Copy
 
 DIMS = Dims(width=32, heads=4, head_width=8, layers=2, train_length=64)
 
 
-class Bytes:
+class Bytes(Task):
     vocab, marks = 256, 0
 
 

@@ -31,7 +31,7 @@ TASKS = (*IN_TEXT, *WORDS)
 OTHER = {
     Passkey: {"digits": 4},
     Needle: {"digits": 4},
-    MultiKey: {"keys": [3]},
+    MultiKey: {"keys": [2, 3], "queries": 1},
     MultiValue: {"values": 3},
     MultiQuery: {"queries": 3},
     VariableTracking: {"ask": "number"},
@@ -83,9 +83,10 @@ def test_every_question_has_exactly_one_answer(cls, other, path):
         (Passkey, 14, 5, {}),
         (Needle, 14, 3, {}),
         (Needle, 2 * 2 + 8, 2, {"digits": 2}),
-        (MultiKey, 4 * 7 + 7, 3, {}),
+        (MultiKey, 5 * 7 + 3 * 6 + 1, 9, {}),
+        (MultiKey, 4 * 7 + 7, 3, {"keys": [2, 4], "queries": 1}),
         (MultiValue, 2 * 7 + 3 + 6 + 1, 6, {}),
-        (MultiQuery, 3 * 7 + 2 * 6 + 1, 6, {}),
+        (MultiQuery, 4 * 7 + 4 * 6 + 1, 12, {}),
         (VariableTracking, 2 * (7 + 6 + 6) + 3 + 7 + 1, 7, {}),
         (VariableTracking, 2 * (7 + 6 + 6) + 3 + 3 + 1, 3, {"ask": "number"}),
         (VariableTracking, 7 + 6 + 3 + 5 + 1, 5, {"chains": 1, "hops": 1}),
@@ -119,7 +120,7 @@ def test_text_is_a_passage_of_one_document_of_its_own_split(cls, path):
     task = made(cls, path, examples=30)
     train, held = ([document.tobytes() for document in part] for part in (task.text.train, task.text.validation))
     assert not set(train) & set(held) and len(held) == 2
-    most = {Passkey: {1}, Needle: {1}, MultiKey: {2, 4}, MultiValue: {2}, MultiQuery: {3}, VariableTracking: {6}}[cls]
+    most = {Passkey: {1}, Needle: {1}, MultiKey: {4, 5}, MultiValue: {2}, MultiQuery: {4}, VariableTracking: {6}}[cls]
     for length in (128, 256, 1024):
         examples, batch = task.examples(length), task.batch(0, 0, range(30), length)
         for rows, documents in ((examples.ids.tolist(), held), (batch.inputs.tolist(), train)):
@@ -160,9 +161,10 @@ def test_what_needles_say_has_nothing_to_do_with_the_text(cls, path, tmp_path):
 
 
 def test_keys_and_numbers_are_uniform_and_differ_within_a_text(path):
-    task = MultiKey(path=path, keys=[4])
+    task = MultiKey(path=path, keys=[5], letters=26)
     said = [needles([task.symbols[id] for id in ids]) for ids in task.batch(0, 0, range(3000), 64).inputs.tolist()]
-    assert all(len({needle[:2] for needle in row}) == len({needle[2:] for needle in row}) == 4 for row in said)
+    for row in said:
+        assert [len({needle[part] for needle in row}) for part in (0, 1, slice(2, None))] == [5, 5, 5]
     said = [needle for row in said for needle in row]
     for place, kinds in enumerate((26, 26, 10, 10, 10)):
         counts = Counter(needle[place] for needle in said)
@@ -187,7 +189,7 @@ def test_needles_of_any_widths_go_to_their_slots():
 # ---------------------------------------------------------------------------------------- depths
 
 
-@pytest.mark.parametrize("cls", [Passkey, Needle, MultiKey])
+@pytest.mark.parametrize("cls", [Passkey, Needle])
 @pytest.mark.parametrize("length", [36, 64, 128, 256, 1024])
 def test_depths_of_evaluation_are_those_asked_for_and_balanced(cls, length, path):
     """Field bug 36: 0 is before all text, 1 right before the question, others within a slot of what was asked."""
@@ -197,18 +199,14 @@ def test_depths_of_evaluation_are_those_asked_for_and_balanced(cls, length, path
     assert Counter(depths.tolist()) == dict.fromkeys((0.0, 0.25, 0.5, 0.75, 1.0), 40)
     assert task.batch(0, 0, range(1), length).inputs.shape == (1, length)
     for ids, depth in zip(examples.ids.tolist(), depths, strict=True):
-        start = ids.index(task.question)
-        key = ids[start + 1 : start + 3] if cls is not Passkey else []
-        places = [p for p, id in enumerate(ids) if id == task.opening and ids[p + 1 : p + 1 + len(key)] == key]
-        assert len(places) == 1
-        before = text_of(task, [*ids[: places[0]], task.question])
-        behind = text_of(task, ids[ids.index(task.closing, places[0]) + 1 :])
+        start, place = ids.index(task.question), ids.index(task.opening)
+        before, behind = ids[:place], ids[ids.index(task.closing) + 1 : start]
         room = len(before) + len(behind)
         assert abs(len(before) - depth * room) <= 0.5
         if depth == 0:
-            assert places[0] == 0
+            assert place == 0
         if depth == 1:
-            assert ids[start - 1] == task.closing and ids[start - 7] == task.opening and places[0] == start - 7
+            assert ids[start - 1] == task.closing and place == start - 7
 
 
 def test_training_draws_every_slot_alike(path):
@@ -218,26 +216,43 @@ def test_training_draws_every_slot_alike(path):
     assert all(abs(n - 200) < 4.5 * 200**0.5 for n in slots.values())
 
 
-def test_key_counts_are_balanced_over_the_depths(path):
-    examples = MultiKey(path=path, keys=[1, 2, 3], depth=[0.1, 0.9], examples=60).examples(80)
-    pairs = Counter(zip(examples.slices["depth"].tolist(), examples.slices["keys"].tolist(), strict=True))
-    assert pairs == dict.fromkeys(itertools.product((0.1, 0.9), (1, 2, 3)), 10)
-    counts = [ids.count(256) for ids in examples.ids.tolist()]
-    assert counts == examples.slices["keys"].tolist()
-    trained = MultiKey(path=path, keys=[1, 2, 3]).batch(0, 0, range(3000), 80).inputs.numpy()
-    assert all(abs(n - 1000) < 4.5 * 1000**0.5 for n in Counter((trained == 256).sum(1).tolist()).values())
+def test_numbers_of_needles_are_balanced(path):
+    task = MultiKey(path=path, keys=[1, 2, 3], queries=1, examples=60)
+    examples = task.examples(80)
+    assert Counter(examples.slices["keys"].tolist()) == {1: 20, 2: 20, 3: 20}
+    assert [ids.count(task.opening) for ids in examples.ids.tolist()] == examples.slices["keys"].tolist()
+    trained = (task.batch(0, 0, range(3000), 80).inputs.numpy() == task.opening).sum(1)
+    assert all(abs(n - 1000) < 4.5 * 1000**0.5 for n in Counter(trained.tolist()).values())
+    assert not MultiQuery(path=path).examples(64).slices
 
 
-def test_other_needles_stand_at_any_other_slot(path):
-    """At 36 tokens two needles leave 16 tokens of text; of their 17 slots the eighth is taken."""
-    task = MultiKey(path=path, keys=[2], depth=[0.5], examples=3200)
-    slots = Counter()
-    for ids in task.examples(36).ids.tolist():
-        key = ids[ids.index(task.question) + 1 :][:2]
-        other = next(p for p, id in enumerate(ids) if id == task.opening and ids[p + 1 : p + 3] != key)
-        slots[len(text_of(task, [*ids[:other], task.question]))] += 1
-    assert sorted(slots) == [slot for slot in range(17) if slot != 8]
-    assert all(abs(n - 200) < 4.5 * 200**0.5 for n in slots.values())
+@pytest.mark.parametrize("cls, settings", [(MultiKey, {"keys": [4]}), (MultiQuery, {}), (VariableTracking, {})])
+def test_what_is_asked_for_has_nothing_to_do_with_where_it_stands(cls, settings, path):
+    """Of four needles the first asked for is the first, second, … in the text as often; of two chains as well."""
+    task, orders = made(cls, path, **settings), Counter()
+    for ids in task.batch(0, 0, range(4000), 64).inputs.tolist():
+        said = needles([task.symbols[id] for id in ids])
+        if cls is VariableTracking:
+            key = "".join(task.symbols[id] for id in ids[-5:-3])  # the chain's first variable
+            said = [n for n in said if n[2:].isdecimal()]
+        else:
+            start = ids.index(task.question)
+            key = "".join(task.symbols[id] for id in ids[start + 1 : start + 3])
+        orders[[n[:2] for n in said].index(key)] += 1
+    expected = 4000 / len(orders)
+    assert len(orders) == (2 if cls is VariableTracking else 4)
+    assert all(abs(n - expected) < 4.5 * expected**0.5 for n in orders.values())
+
+
+@pytest.mark.parametrize("cls, room", [(MultiValue, 41), (MultiQuery, 12)])
+def test_needles_stand_at_any_slots(cls, room, path):
+    task, slots = made(cls, path), Counter()
+    for ids in task.batch(0, 0, range(2600), 64).inputs.tolist():
+        places = [place for place, id in enumerate(ids) if id == task.opening]
+        slots.update(place - 7 * before for before, place in enumerate(places))
+    expected = slots.total() / (room + 1)
+    assert sorted(slots) == list(range(room + 1))
+    assert all(abs(n - expected) < 4.5 * expected**0.5 for n in slots.values())
 
 
 def test_achieved_depths_are_recorded(path):
@@ -300,11 +315,16 @@ def test_rows_are_addressed_by_seed_step_and_row(cls, path):
 @pytest.mark.parametrize(
     "cls, settings, message",
     [
-        (MultiQuery, {"keys": 2, "queries": 3}, "task.queries=3: must be at most task.keys=2"),
-        (MultiKey, {"keys": [2, 11], "digits": 1}, "task.digits=1: gives 10 numbers, and 11 different ones are needed"),
+        (MultiKey, {"keys": [2, 4]}, "task.queries=3: must be at most 2, the needles that task.keys gives"),
+        (MultiKey, {"keys": [11]}, "task.letters=10: must be at least 11"),
+        (MultiQuery, {"queries": 11}, "task.letters=10: must be at least 11"),
+        (
+            MultiKey,
+            {"keys": [11], "letters": 26, "digits": 1},
+            "task.digits=1: gives 10 numbers, and 11 different ones",
+        ),
         (MultiValue, {"values": 11, "digits": 1}, "task.digits=1: gives 10 numbers"),
-        (MultiKey, {"keys": [677]}, "there are 676 of two letters"),
-        (VariableTracking, {"chains": 226}, "there are 676 of two letters"),
+        (VariableTracking, {"chains": 4}, "task.letters=10: must be at least 12"),
         (VariableTracking, {"ask": "maybe"}, "task.ask=maybe: must be one of way, number"),
         (CommonWords, {"words": 3}, "task.words=3: must be more than task.asked=3"),
         (FrequentWords, {"exponent": 0}, "task.exponent=0: must be above 0"),
@@ -332,7 +352,7 @@ def test_tokens_in_place_of_bytes(tmp_path):
     for index in range(12):
         text = np.random.default_rng(index).choice(words, 900)
         (tmp_path / f"{index}.txt").write_text(" ".join(text))
-    task = MultiKey(path=str(tmp_path), bpe=300, examples=20)
+    task = MultiKey(path=str(tmp_path), bpe=300, examples=20, queries=1)
     assert (task.vocab, task.marks, task.opening) == (300, 3, 300)
     documents = [document.astype(np.uint16).tobytes() for document in task.text.validation]
     for ids in task.examples(256).ids.tolist():
@@ -347,7 +367,7 @@ def test_tokens_in_place_of_bytes(tmp_path):
 def test_a_tokenizer_without_all_digits_is_refused(tmp_path):
     (tmp_path / "a.txt").write_text("ab " * 300)
     (tmp_path / "b.txt").write_text("ba " * 300)
-    alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set("7x"))
+    alphabet = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - set("7X"))
     tokenizer = Tokenizer(models.BPE({symbol: id for id, symbol in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -356,7 +376,7 @@ def test_a_tokenizer_without_all_digits_is_refused(tmp_path):
     (tmp_path / "texts").mkdir()
     for name in "ab":
         (tmp_path / f"{name}.txt").rename(tmp_path / "texts" / f"{name}.txt")
-    with pytest.raises(UserError, match="needs a token for every lower-case letter and every digit.*has none for x"):
+    with pytest.raises(UserError, match="needs a token for every capital letter and every digit.*has none for X:"):
         Needle(path=str(tmp_path / "texts"), tokenizer=str(tmp_path / "tokenizer.json"))
 
 

@@ -322,6 +322,36 @@ def test_beyond_reach_is_said_by_the_new_protocols_too(name):
     assert statuses.get(10, ("ok", False)) == ("ok", False) and statuses[12] == ("beyond reach", True)
 
 
+def test_field_bug_28_a_row_is_what_was_fed_and_a_smaller_stride_sees_more():
+    """Whatever the protocol, a row of length n was fed windows of n tokens; its label says stride and window."""
+    ids, losses = texts(Sees(), 2, 24), []
+    for length in (10, 7):
+        model = Sees()
+        rows_of(model, ids, [length])
+        assert {shape[1] for shape in model.fed} == {length}
+    for stride in (10, 7, 5, 2, 1):
+        (row,) = rows_of(Sees(), ids, [10], {"sliding": {"stride": stride}})
+        assert row.protocol == f"sliding(stride={stride})" and row.count == 2 * 24
+        losses.append(row.total)
+    assert losses == sorted(losses, reverse=True) and len(set(losses)) == 5
+
+
+@pytest.mark.parametrize("batch", [1, 4, 9])
+def test_field_bug_31_every_target_weighs_the_same_whatever_the_batch(batch):
+    """9 texts in batches of 4, 4 and 1, of which the last has a loss of 4 and the others 1: 12 / 9 and not 2."""
+
+    class ByText(Known):
+        def logits(self, ids, seen):
+            chance = torch.where(ids[:, :1] == 6, math.exp(-4), math.exp(-1))[..., None]
+            right = nn.functional.one_hot(ids, V)  # the text repeats one id
+            return torch.where(right > 0, chance.log(), ((1 - chance) / (V - 1)).log())
+
+    ids = np.full((9, 11), 2)
+    ids[8] = 6
+    (row,) = rows_of(ByText(), ids, [10], {"nonoverlapping": {}}, tokens=10 * batch)
+    assert row.total / row.count == pytest.approx(12 / 9, rel=1e-6) and row.count == 90
+
+
 # ---- labels and settings ---------------------------------------------------------------------------------
 
 

@@ -20,17 +20,19 @@ from posenc_train.positions.base import Dims
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)([^\n]*)\n(.*?)^```", README, re.M | re.S)
-SMALL = "model=nano train_length=16 optim.steps=3 optim.batch_size=4 study=readme logger=none"
+SMALL = "model=nano optim.steps=3 optim.batch_size=4 study=readme logger=none"
 SHRINK = {  # the command up to its first override -> what is appended
-    "bash scripts/quickstart.sh": f"{SMALL} position=nope,alibi",
+    "bash scripts/quickstart.sh": f"{SMALL} train_length=16 position=nope,alibi",
     "bash scripts/test.sh": "tests/test_absolute.py",
     "bash scripts/test.sh --scheme": "-k test_prefix",
-    "python scripts/train.py": SMALL,
-    "python scripts/train.py -m": SMALL,
+    "python scripts/train.py": f"{SMALL} train_length=16",
+    "python scripts/train.py -m": f"{SMALL} train_length=16",
     "python scripts/evaluate.py": "lengths=[16,40]",
     "python scripts/compare.py": "study=readme",
     "python scripts/schemes.py": "",
-    "python scripts/reproduce.py": f"{SMALL} trainer.threads=1",
+    "python scripts/show_task.py": "",
+    "python scripts/reproduce.py experiment=drope": f"{SMALL} train_length=16 trainer.threads=1",
+    "python scripts/reproduce.py experiment=extrapolation": f"{SMALL} train_length=32 position=nope trainer.threads=1",
 }
 
 
@@ -45,7 +47,8 @@ def commands(needs: bool) -> list[str]:
 
 def shrunk(command: str) -> str:
     words = [word for word in shlex.split(command) if not re.fullmatch(r"[A-Z_]+=\S*", word)]
-    program = " ".join(words[:3] if len(words) > 2 and "=" not in words[2] else words[:2])
+    whole = words[1].endswith("reproduce.py") or (len(words) > 2 and "=" not in words[2])
+    program = " ".join(words[:3] if whole else words[:2])
     assert program in SHRINK, f"README.md has a command that no test runs: {command}"
     return f"{command} {SHRINK[program]}"
 
@@ -83,8 +86,10 @@ def test_command(command, newcomer):
 
 
 @pytest.mark.parametrize("command", commands(needs=True))
-def test_command_that_needs_more_is_composed(command):
-    words = shlex.split(command)
+def test_command_that_needs_more_is_composed(command, tmp_path):
+    ready = {"model_type": "gpt_neox", "max_position_embeddings": 2048}
+    (tmp_path / "config.json").write_text(json.dumps(ready))  # for the folder of a model that the README names
+    words = [re.sub(r"^model\.path=.*", f"model.path={tmp_path}", word) for word in shlex.split(command)]
     scripts = [i for i, word in enumerate(words) if re.fullmatch(r"scripts/(train|evaluate|reproduce)\.py", word)]
     for i in scripts:
         check(compose(Path(words[i]).stem, words[i + 1 :]))
@@ -147,6 +152,28 @@ def test_the_tables_are_of_the_committed_rows():
                     assert float(cell) == pytest.approx(value(row), abs=0.51 * 10**-digits)
                 checked += 1
     assert checked == 4 * (6 + 4)
+
+
+def test_the_table_of_five_tasks_is_of_the_committed_rows():
+    rows = [json.loads(line) for line in (ROOT / "posenc_train/data/extrapolation.jsonl").read_text().splitlines()]
+    whole = {(r["task"], r["scheme"], r["length"]): r for r in rows if "depth" not in r["slice"]}
+    mean = {key: r["total"] / r["count"] for key, r in whole.items() if r["status"] == "ok"}
+    shown = README.split("<!-- extrapolation -->\n")[1].split("<!-- /extrapolation -->")[0].splitlines()[2:]
+    for scheme, gain, *rates, regret in ([c.strip() for c in line.split("|")[1:-1]] for line in shown):
+        assert float(gain) == pytest.approx(mean["text", scheme, 128] - mean["text", scheme, 1024], abs=5.1e-4)
+        for task, lengths, cell in zip(
+            ("copy", "recall", "needle"), ((51, 102), (64, 128), (64, 128, 512)), rates, strict=True
+        ):
+            first, *others = cell.split(", ")
+            wanted = [mean[task, scheme, length] for length in lengths]
+            assert float(first) == pytest.approx(wanted[0], abs=5.1e-4)
+            if wanted[0] < 0.95:
+                assert others == ["not learned"]
+            else:
+                assert list(map(float, others)) == pytest.approx(wanted[1:], abs=5.1e-4)
+        wanted = [mean["markov", scheme, length] for length in (64, 512)]
+        assert list(map(float, regret.split(", "))) == pytest.approx(wanted, abs=5.1e-4)
+    assert len(shown) == 5
 
 
 def test_the_results_show_what_the_literature_says():

@@ -922,3 +922,15 @@ def test_whatever_there_is_can_be_drawn(tmp_path):
 def test_reports_need_no_torch():
     code = "import sys, posenc_train.report.figures, posenc_train.report.formats; exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1], timeout=60)
+
+
+def test_a_table_says_what_a_memory_reads(tmp_path):
+    """Segment recurrence: that a length is read at once is the same as in segments with a memory of the rest, which
+    the tests of the model show; a scheme without a memory has no such note."""
+    made = [row(scheme=scheme, length=n) for scheme in ("transformer_xl(memory=64)", "rope") for n in (128, 512)]
+    (table, *_) = report(tmp_path, made).tables
+    assert "memory: n tokens are read as segments of 128 with n - 128 tokens of memory would be, all at once" in (
+        table.notes
+    )
+    plain = report(tmp_path / "plain", [row(scheme="transformer_xl"), row(scheme="rope")]).tables[0]
+    assert not any(note.startswith("memory") for note in plain.notes)

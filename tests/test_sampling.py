@@ -24,7 +24,7 @@ from posenc_train.positions.rope import Rope
 from posenc_train.positions.sampling import Consecutive, Pose, Randomized, Sampling, Shifted
 from posenc_train.positions.sinusoidal import Sinusoidal
 from posenc_train.positions.t5 import T5
-from posenc_train.tasks.base import Batch
+from posenc_train.tasks.base import Batch, Task
 from posenc_train.tasks.copy import Copy
 from posenc_train.training.module import Training
 
@@ -185,7 +185,7 @@ def test_a_batch_divided_among_devices_is_the_same_batch(cls):
 # ---------------------------------------------------------------- at evaluation
 
 
-class Windows:
+class Windows(Task):
     """A task of given windows of ids."""
 
     protocols = ("nonoverlapping", "same_targets", "per_position")
@@ -249,7 +249,7 @@ def test_losses_are_means_over_the_draws_by_brute_force(tokens):
 
 def test_generated_answers_are_marked_under_every_draw_by_brute_force():
     """Fed back by hand without a cache, under a position row of prompt and answer together."""
-    task, sampling = Copy(alphabet=2, examples=60), Randomized(64, draws=4)
+    task, sampling = Copy(alphabet=3, examples=60), Randomized(64, draws=4)
     model = build_model(compose("train", ["model=nano", "task=copy", "seed=3"]), task).eval()
     for block in model.blocks:
         block.out.weight.data *= 5  # else it says what it heard last, wherever that stood

@@ -255,7 +255,8 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported():
     modules = set().union(*map(imported, files)) - sys.stdlib_module_names - {"posenc_train"}
     distributions = importlib.metadata.packages_distributions()
     used = {canonicalize_name(distributions[module][0]) for module in modules}
-    assert used == {canonicalize_name(Requirement(text).name) for text in PROJECT["dependencies"]}
+    asked = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["hf"]]
+    assert used == {canonicalize_name(Requirement(text).name) for text in asked}
 
 
 def test_no_script_hides_a_module_that_python_or_a_package_needs():

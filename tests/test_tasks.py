@@ -17,8 +17,9 @@ from posenc_train import checks
 from posenc_train.build import construct
 from posenc_train.config import UserError, compose
 from posenc_train.tasks.asked import Asked
-from posenc_train.tasks.base import IGNORE, Task
+from posenc_train.tasks.base import IGNORE, Batch, Task
 from posenc_train.tasks.draw import Draw
+from posenc_train.tasks.drawing import drawn
 
 for file in Path(__file__).parent.glob("solvers_*.py"):
     importlib.import_module(file.stem)
@@ -60,8 +61,8 @@ def test_ids_are_within_the_vocabulary_and_have_names(name):
     task = task_of(name)
     batch = task.batch(0, 0, range(256), 64)
     asked = batch.targets[batch.targets != IGNORE]
-    assert len(asked) and 0 <= asked.min() and asked.max() < task.vocab
-    assert 0 <= batch.inputs.min() and batch.inputs.max() < task.vocab + task.marks
+    assert len(asked) and asked.min() >= 0 and asked.max() < task.vocab
+    assert batch.inputs.min() >= 0 and batch.inputs.max() < task.vocab + task.marks
     assert batch.inputs.shape == (256, 64) and batch.targets.shape in ((256, 64), (256, 1))  # one for the whole
     assert len(task.symbols) == task.vocab + task.marks
     if asks(name):
@@ -94,21 +95,27 @@ def test_the_shortest_length_works_and_one_less_is_refused_by_name(name):
 
 
 @functools.cache
+def training() -> dict:
+    return compose("train")
+
+
 def whole(name: str) -> dict:
     """The configuration of a training."""
-    return compose("train", [f"task={name}", *([] if task_of(name).next_token else ["model.causal=false"])])
+    base, task = training(), dict(checks.file_settings("task", name))
+    model = base["model"] | {"causal": task_of(name).next_token}
+    return base | {"task": task, "names": base["names"] | {"task": name}, "model": model}
 
 
 @every_asked
 def test_what_fits_a_length(name):
-    """Every length from the shortest to 80 holds the largest size that fits it, and the training all smaller ones."""
-    task = task_of(name)
+    """Every length from the shortest to 80 holds the largest size that fits it."""
+    task, last = task_of(name), 0
     for length in range(task.shortest, 81):
         size = task.size(length)
         assert task.tokens(size) <= length and (size == task.most or task.tokens(size + 1) > length)
-        examples = task.sequences(0, "evaluation", size, np.arange(2), size)
-        assert examples.ids.shape == (2, task.tokens(size))
-        assert task.batch(0, 0, range(2), length).inputs.shape == (2, length)
+        if size > last:  # each is written once
+            assert task.sequences(0, "evaluation", size, np.arange(2), size).ids.shape == (2, task.tokens(size))
+            last = size
 
 
 @every_asked
@@ -133,7 +140,7 @@ def test_no_sequence_is_in_two_splits(name):
     task = task_of(name)
     for size in {task.size(64), task.least}:
         seen = {}
-        for split, count in {"training": 4000, "evaluation": 500, "validation": 500}.items():
+        for split, count in {"training": 2000, "evaluation": 300, "validation": 300}.items():
             ids = task.sequences(0, split, 0, np.arange(count), size).ids
             seen[split] = {row.tobytes() for row in ids}
         assert not seen["training"] & seen["evaluation"] and not seen["training"] & seen["validation"]
@@ -142,7 +149,7 @@ def test_no_sequence_is_in_two_splits(name):
 
 @every_asked
 def test_evaluation_examples_are_fixed_by_size_and_seed(name):
-    """The same for every scheme, training seed and time; named by a hash; a longer length that fits no more has them."""
+    """The same for every scheme, training seed and time, and named by a hash."""
     task = task_of(name)
     first = task.examples(64)
     task.batch(9, 9, range(8), 64)
@@ -163,8 +170,7 @@ def test_every_task_that_asks_has_a_solver(name):
 def test_a_solver_finds_the_one_answer_at_any_length(name):
     """Written from the docstring alone, without the code that draws: it finds one answer, and it is the right one."""
     task, solve = task_of(name), SOLVERS.get(name, lambda *_: pytest.fail("no solver"))
-    sizes = [size for size in {task.size(n) for n in (*range(task.shortest, 81), 128, 300, 513)}]
-    for size in sizes:
+    for size in {task.size(n) for n in (*range(task.shortest, 81, 6), 64, 128, 300, 513)}:
         ids, asked = task.sequences(1, "evaluation", size, np.arange(4), size).ids, task.asked(size)
         for row in ids.tolist():
             symbols = [task.symbols[id] for id in row]
@@ -174,12 +180,28 @@ def test_a_solver_finds_the_one_answer_at_any_length(name):
 
 
 @every
-def test_show_task_draws_it_in_80_columns(name):
+def test_its_samples_are_drawn_in_80_columns(name):
+    task = task_of(name)
+    lines = drawn(task.batch(0, 0, range(3), 64), task.symbols).splitlines()
+    heads = [line.split(" ")[0] for line in lines]
+    assert heads.count("fed") == heads.count("targets") >= 3 and max(map(len, lines)) <= 80, lines
+
+
+@pytest.mark.parametrize("name, said", [("kv_lookup", "key"), ("text", "Language")])
+def test_show_task_says_what_it_is_and_prints_samples(name, said):
     with redirect_stdout(io.StringIO()) as out:
         run("show_task", f"task={name}", "length=64", "samples=2")
-    lines = out.getvalue().splitlines()
-    heads = [line.split(" ")[0] for line in lines if re.match("fed|targets", line)]
-    assert heads and heads.count("fed") == heads.count("targets") and max(map(len, lines)) <= 80, lines
+    assert said in out.getvalue() and f"2 training samples of task={name} in 64 tokens:" in out.getvalue()
+    assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+def test_what_is_drawn_is_what_is_fed_over_what_should_come_next():
+    """Symbols of one character stand close, others apart; what does not fit the width goes on below."""
+    batch = Batch(torch.tensor([[0, 1, 2, 2]]), torch.tensor([[IGNORE, 2, 1, IGNORE]]))
+    assert drawn(batch, "abc") == "fed      abcc\ntargets  _cb_"
+    assert drawn(batch, ["a", "bb", "c"], width=14).splitlines() == [
+        "fed      a bb", "targets  _ c", "fed      c  c", "targets  bb _"
+    ]  # fmt: skip
 
 
 @every

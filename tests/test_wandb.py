@@ -236,6 +236,22 @@ def test_tokens_of_several_bytes_have_no_bits_per_byte():
     assert set(values) == {"eval/same_targets/nll", "eval/same_targets/perplexity"}
 
 
+def test_the_same_losses_by_byte_and_by_word_have_names_of_their_own():
+    rows = [row(128, unit=unit, total=400.0, count=n) for unit, n in (("token", 100), ("byte", 400), ("word", 50))]
+    ((_, values),) = ours.points(rows)
+    assert values == pytest.approx({
+        "eval/same_targets/nll": 4.0,
+        "eval/same_targets/perplexity": math.exp(4),
+        "eval/same_targets/bits_per_byte": 1 / math.log(2),
+        "eval/same_targets/word_perplexity": math.exp(8),
+    })  # fmt: skip
+
+
+def test_parts_and_checkpoints_along_the_training_are_in_no_curve():
+    rows = [row(128), row(128, total=1.0, slice={"depth": 0.5}), row(128, total=1.0, checkpoint="step@100")]
+    assert list(ours.points(rows)) == list(ours.points(rows[:1]))
+
+
 def test_field_67_the_table_is_whole_or_missed(cfg, monkeypatch, capsys):
     """200 rows are one file with 200 rows; more than W&B takes are not cut to fit."""
     import wandb
@@ -565,7 +581,7 @@ def test_online_everything_arrives(cfg, server, tmp_path, capsys):
     assert [len(table["data"]) for table in tables] == [2]
     assert PNG in server.files.values()
     config = {key: value["value"] for key, value in stored.config.items() if key != "_wandb"}
-    assert config == cfg | {"protocol": {"same_targets": {"k": None}}}  # W&B sends no empty dict
+    assert config == cfg | {"protocol": {k: v for k, v in cfg["protocol"].items() if v}}  # W&B sends no empty dict
     assert (stored.name, stored.group, stored.tags) == (CELL, "s", ["rope", "text", "tiny"])
     assert (stored.project, stored.exit_code) == ("posenc-train", 0)
     assert said(capsys) == []

@@ -108,6 +108,7 @@ def next_token(
                 nothing = Measurement(protocol=labels[name], total=None, count=0, status=why, **common)
                 parts = [{name: part} for part in slices(train_length, longest)] if name == "recurrence" else [{}]
                 yield from (replace(nothing, slice=part) for part in parts)
+                yield from (replace(nothing, unit=unit) for unit in units(task, windows) if name in WHOLE)
                 continue
             scored = where(plan[name], length, texts, longest)
             if layout is not None:
@@ -150,14 +151,17 @@ def measured(
         yield whole
         if name not in WHOLE:
             continue
-        # The same loss again, by the bytes that the targets stand for, and by the words that begin in them.
-        counts = {} if task.unit == "byte" or task.bytes_per_id is None else {"byte": task.bytes_per_id[windows]}
-        if (words := task.words(windows)) is not None:
-            counts["word"] = words
-        for unit, count in counts.items():
+        for unit, count in units(task, windows).items():
             number = int(count[:, 1:][here].sum()) if whole.status == "ok" else 0
             if number or whole.status != "ok":
                 yield replace(whole, count=number, unit=unit)
+
+
+def units(task: Task, windows: Int[np.ndarray, "text t"]) -> dict[str, Int[np.ndarray, "text t"]]:
+    """By what a loss is told again: the bytes that every id stands for, the words that begin in it."""
+    counts = {} if task.unit == "byte" or task.bytes_per_id is None else {"byte": task.bytes_per_id[windows]}
+    words = task.words(windows)
+    return counts if words is None else counts | {"word": words}
 
 
 def recurring(

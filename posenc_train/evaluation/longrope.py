@@ -166,9 +166,10 @@ def _text(task: Task, cfg: Mapping[str, Any], length: int, rows: int) -> Batch:
 def mean_loss(model: Transformer, batch: Batch) -> float:
     """Mean loss in nats over the targets; infinite where it is not a number."""
     device, total, rows = next(model.parameters()).device, 0.0, max(1, TOKENS // batch.inputs.shape[1])
-    for inputs, targets in zip(batch.inputs.split(rows), batch.targets.split(rows), strict=True):
-        losses = token_losses(model, inputs.to(device), targets.clamp(min=0).to(device))
-        total += float(losses[targets != IGNORE].sum())
+    for first in range(0, len(batch.inputs), rows):
+        part = Batch(*(None if x is None else x[first : first + rows].to(device) for x in batch))
+        losses = token_losses(model, part.inputs, part.targets.clamp(min=0), part.pos, part.doc)
+        total += float(losses[(part.targets != IGNORE).cpu()].sum())
     return total / int((batch.targets != IGNORE).sum()) if math.isfinite(total) else math.inf
 
 

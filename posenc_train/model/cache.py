@@ -63,7 +63,8 @@ class Memory:
 
     def before(self, layer: int, x: Float[Tensor, "b n w"]) -> Float[Tensor, "b k w"]:
         """What a layer reads: what is remembered of its inputs, and these, which are remembered from now on."""
-        whole = torch.cat([self.inputs[layer], x], dim=1) if layer < len(self.inputs) else x
+        known = layer < len(self.inputs)  # from a checkpoint perhaps, on another device
+        whole = torch.cat([self.inputs[layer].to(x.device), x], dim=1) if known else x
         self.inputs[layer : layer + 1] = [whole[:, -self.size :].detach()]
         return whole
 
@@ -71,6 +72,6 @@ class Memory:
         """The documents of all tokens. Raises ValueError when some calls name them and others do not."""
         if self.inputs and (doc is None) != (self.doc is None):
             raise ValueError("with a memory, documents are given at every call or at none")
-        whole = doc if doc is None or self.doc is None else torch.cat([self.doc, doc], dim=1)
+        whole = doc if doc is None or self.doc is None else torch.cat([self.doc.to(doc.device), doc], dim=1)
         self.doc = None if whole is None else whole[:, -self.size :]
         return whole

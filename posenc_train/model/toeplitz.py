@@ -37,7 +37,8 @@ def attention(
         vector = vector.masked_fill(distance < 0, -math.inf)
     learned = vector.requires_grad and torch.is_grad_enabled()
     if q.device.type == "cpu" and not (learned and keys <= MATERIALISE):
-        return _Toeplitz.apply(q.flip(2), k, v, vector.contiguous(), start if causal else None, scale).flip(2)
+        q, k, v = dense(q.flip(2)), dense(k), dense(v)
+        return _Toeplitz.apply(q, k, v, vector.contiguous(), start if causal else None, scale).flip(2)
     # The kernels of other devices take no overlapping view, and no mask of another type than q.
     out = []
     for rows, seen, mask in chunks(vector, queries, keys, start if causal else None):
@@ -46,6 +47,12 @@ def attention(
         part = q.flip(2)[:, :, rows]
         out.append(F.scaled_dot_product_attention(part, k[:, :, :seen], v[:, :, :seen], attn_mask=mask, scale=scale))
     return torch.cat(out[::-1], dim=2).flip(2)
+
+
+def dense(x: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h n d"]:
+    """The kernel reads vectors as if their numbers stood side by side, and is wrong without a word where they do not:
+    of head width 2, what RoPE returns has its halves apart."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def view(vector: Float[Tensor, "h m"], queries: int, keys: int) -> Float[Tensor, "1 h q k"]:

@@ -138,9 +138,11 @@ class Transformer(nn.Module):
         document, else its number per token, -1 for padding. A cache is extended by these tokens; so is a memory, which
         takes consecutive positions.
 
-        Raises ValueError for a cache where later tokens change earlier ones."""
+        Raises ValueError for a cache where later tokens change earlier ones, and beside a memory, as for positions."""
         if memory is None:
             span = self._span(ids, pos, doc, cache)
+        elif pos is not None or cache is not None:
+            raise ValueError("a memory takes consecutive positions, and no cache beside it")
         else:
             span, k_doc = Span.of(ids.shape[1], memory.length, ids.device), memory.place(doc)
             if doc is not None and bool(

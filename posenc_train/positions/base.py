@@ -35,6 +35,8 @@ class Span:
     x: what the layer's queries, keys and values were projected from, at all keys, for schemes that read content.
     consecutive: the caller knows that q_pos[i] - k_pos[j] == start + i - j for every pair, so that a bias
         by distance is one vector. Never guessed from the values: that would cost a pass over them.
+    final: a bias asked for is added last, right before the softmax, so that one number more for all keys of a query is
+        nothing. Not so within a scheme that makes something else of it.
     """
 
     q_pos: Int[Tensor, "*b q"]
@@ -45,6 +47,7 @@ class Span:
     consecutive: bool = False
     causal: bool = True
     x: Float[Tensor, "b k w"] | None = None
+    final: bool = True
 
     @classmethod
     def of(cls, length: int, cached: int = 0, device: torch.device | str | None = None, causal: bool = True) -> "Span":
@@ -138,11 +141,15 @@ class PositionScheme(nn.Module):
     reads_content: bool = False
     """Whether it wants the layer's input, `span.x`."""
 
+    placeless: bool = False
+    """Whether what it does to q, k, scores and weights depends on tokens or their number, and on no position."""
+
     memory: int = 0
     """Tokens of earlier segments of the same text that training reads, without gradient (segment recurrence)."""
 
     recurrent: bool = False
-    """Whether it is made for segment recurrence: no layer's input may then hold positions."""
+    """Whether it is made for such a memory, so that no positions may stand in the embedding beside it: what is
+    remembered would have those of its own segment."""
 
     shared: bool = True
     """One copy for all layers, or one per layer."""
@@ -180,4 +187,8 @@ class PositionScheme(nn.Module):
 
     def unreached(self, length: int) -> dict[str, Tensor]:
         """Parameter name -> mask of the entries that no pair within `length` tokens reaches (no gradient)."""
+        return {}
+
+    def uniform(self, length: int) -> dict[str, Tensor]:
+        """… and of those that add one number to all keys of a query, which a softmax does not see (no gradient)."""
         return {}

@@ -40,6 +40,7 @@ class Cope(PositionScheme):
     paper = "Golovneva et al. 2024, arXiv 2405.18719"
     parameters_formula = "positions x head_width"
     shared = False
+    placeless = True
 
     def __init__(self, dims: Dims, positions: int = 64, divide: bool = False):
         super().__init__()

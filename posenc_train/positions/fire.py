@@ -58,15 +58,23 @@ class Fire(PositionScheme):
         self.inner_bias = nn.Parameter(torch.empty(hidden).uniform_(-1, 1))
         self.outer = nn.Parameter(torch.empty(dims.heads, hidden).uniform_(-(hidden**-0.5), hidden**-0.5))
 
-    def f(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "h *shape"]:
-        """The network; the hidden units of PAIRS numbers at a time."""
+    def f(self, x: Float[Tensor, "*b q k"], final: bool = True) -> Float[Tensor, "h *b q k"]:
+        """The network; the hidden units of about PAIRS numbers at a time. final: whether a softmax is next.
+
+        Every query has a copy of the last weights: their gradient is summed over a query's keys first, most of which
+        cancels, and over queries in float64. In one float32 sum it was off by 1e-5.
+        """
         inner, bias, outer = self.inner.float()[:, None], self.inner_bias.float()[:, None], self.outer.float()
         # A unit that is on for all of x adds one number to all keys of a query: the gradient of its bias is 0. Autograd
         # would round it to something that Adam then scales up.
-        always = (bias > 0) & (inner * x.detach().max() + bias > 0)
-        bias = torch.where(always, bias.detach(), bias)
-        parts = [outer @ torch.addmm(bias, inner, part[None]).relu() for part in x.flatten().split(PAIRS)]
-        return torch.cat(parts, dim=1).unflatten(1, x.shape)
+        if final:
+            always = (bias > 0) & (inner * x.detach().max() + bias > 0)
+            bias = torch.where(always, bias.detach(), bias)
+        rows, size = x.reshape(-1, 1, x.shape[-1]), max(1, PAIRS // x.shape[-1])
+        own = outer.double().expand(len(rows), -1, -1).float()
+        parts = zip(own.split(size), rows.split(size), strict=True)
+        bias = torch.cat([weight @ torch.addcmul(bias, inner, part).relu() for weight, part in parts])
+        return bias.transpose(0, 1).unflatten(1, x.shape[:-1])
 
     def progress(self, distance: Int[Tensor, "*b q k"], q_pos: Int[Tensor, "*b q"]) -> Float[Tensor, "*b q k"]:
         if self.causal:
@@ -74,20 +82,27 @@ class Fire(PositionScheme):
         return progress(distance, q_pos, self.c.float(), (self.m.float() * self.init_l).abs())
 
     def bias(self, span: Span) -> Float[Tensor, "#b h q k"]:
-        bias = self.f(self.progress(span.distance(), span.q_pos))
+        bias = self.f(self.progress(span.distance(), span.q_pos), span.final)
         return bias[None] if bias.ndim == 3 else bias.movedim(0, 1)
 
     def unreached(self, length: int) -> dict[str, Bool[Tensor, "*shape"]]:
-        """As the weights now are: the hidden units that no pair switches on, and the biases of those that every pair
-        does (see f). Of torch's first weights about three in eight are the former, and three in eight the latter. What
-        multiplies the progress also learns nothing from a unit that only distance 0 switches on.
+        """As the weights now are: the hidden units that no pair switches on. Of torch's first weights these are about
+        three in eight. What multiplies the progress also learns nothing from a unit that only distance 0 switches on.
         """
+        on = self._on(length)
+        dead, deaf = ~on.any(dim=0), ~on[1:].any(dim=0)
+        return {"inner": deaf, "inner_bias": dead, "outer": dead.expand_as(self.outer)}
+
+    def uniform(self, length: int) -> dict[str, Bool[Tensor, "hidden"]]:
+        """The biases of the hidden units that every pair switches on (see f), three in eight as well."""
+        return {"inner_bias": self._on(length).all(dim=0)}
+
+    def _on(self, length: int) -> Bool[Tensor, "3 hidden"]:
+        """Which units are on at no progress, at the least and at the most."""
         far, near = length - 1, min(1, length - 1)
         query = far if self.causal else 0  # that of the most progress; the last is that of the least
         ends = [self._progress_of(0, 0), self._progress_of(near, length - 1), self._progress_of(far, query)]
-        on = torch.stack([self.inner.float() * x + self.inner_bias.float() > 0 for x in ends])
-        dead, deaf = ~on.any(dim=0), ~on[1:].any(dim=0)
-        return {"inner": deaf, "inner_bias": dead | on.all(dim=0), "outer": dead.expand_as(self.outer)}
+        return torch.stack([self.inner.float() * x + self.inner_bias.float() > 0 for x in ends])
 
     @torch.no_grad()
     def _progress_of(self, distance: int, q_pos: int) -> Float[Tensor, ""]:

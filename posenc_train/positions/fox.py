@@ -15,14 +15,12 @@ def forgotten(log_gate: Float[Tensor, "b h k"], start: int, queries: int) -> Flo
     of what it is the other way round, which is masked.
 
     Gates .9, .5, .8, .99: exp of the last row is .396, .792, .99, 1.
-    The sum over all keys so far is float64, and its remainder beyond float32 is subtracted by itself: at half a token
-    of memory and 16,384 tokens neighbours differ by 0.7, and their float32 sums of 11,000 are rounded to 0.001.
+    Sums over all keys so far, differences and, in the backward pass, sums over pairs are float64: at half a token of
+    memory and 16,384 tokens neighbours differ by 0.7, and float32 sums of 11,000 are rounded to 0.001; the gradient of
+    a gate is a sum over all pairs around it, most of which cancel.
     """
     total = log_gate.double().cumsum(-1)
-    whole = total.float()
-    rest = (total - whole).detach().float()
-    own = slice(start, start + queries)
-    return (whole[..., own, None] - whole[..., None, :]) + (rest[..., own, None] - rest[..., None, :])
+    return (total[..., start : start + queries, None] - total[..., None, :]).float()
 
 
 class Fox(PositionScheme):
@@ -49,7 +47,7 @@ class Fox(PositionScheme):
             raise ValueError(f"position.gate={gate}: must be one of data, fixed")
         if not dims.causal:
             raise ValueError("position=fox model.causal=false: must be true; what comes after a query is not forgotten")
-        self.reads_content = gate == "data"
+        self.reads_content = self.placeless = gate == "data"
         if self.reads_content:
             self.parameters_formula = "heads x (width + 1)"
             self.by_distance = None

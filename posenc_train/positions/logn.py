@@ -25,6 +25,7 @@ class Logn(PositionScheme):
     """
 
     paper = "Su 2023, github.com/bojone/rerope"
+    placeless = True
 
     def __init__(self, dims: Dims):
         super().__init__()

@@ -58,6 +58,7 @@ class PaTH(PositionScheme):
     parameters_formula = "rank x (width + heads x head_width) + taps x heads x head_width + heads x (width + 1)"
     shared = False
     reads_content = True
+    placeless = True
     replaces_scores = True
 
     def __init__(self, dims: Dims, rank: int = 32, taps: int = 3):

@@ -21,6 +21,7 @@ class Ssmax(PositionScheme):
     paper = "Nakanishi 2025, arXiv 2501.19399"
     parameters_formula = "heads"
     shared = False
+    placeless = True
 
     def __init__(self, dims: Dims, init: float | None = None):
         super().__init__()

@@ -30,6 +30,7 @@ class Composition(PositionScheme):
         self.relative = all(part.relative for part in parts.values())
         self.reads_content = any(part.reads_content for part in parts.values())
         self.memory = max(part.memory for part in parts.values())
+        self.recurrent = any(part.recurrent for part in parts.values())
         self.replaces_scores = any(part.replaces_scores for part in parts.values())
         self.parameters_formula = (
             " + ".join(part.parameters_formula for part in parts.values() if part.parameters_formula != "0") or "0"
@@ -49,11 +50,14 @@ class Composition(PositionScheme):
         return other
 
     def unreached(self, length: int) -> dict[str, Bool[Tensor, "..."]]:
-        return {
-            f"parts.{name}.{key}": mask
-            for name, part in self.parts.items()
-            for key, mask in part.unreached(length).items()
-        }
+        return self._of_parts("unreached", length)
+
+    def uniform(self, length: int) -> dict[str, Bool[Tensor, "..."]]:
+        return self._of_parts("uniform", length)
+
+    def _of_parts(self, what: str, length: int) -> dict[str, Bool[Tensor, "..."]]:
+        masks = {name: getattr(part, what)(length) for name, part in self.parts.items()}
+        return {f"parts.{name}.{key}": mask for name, part in masks.items() for key, mask in part.items()}
 
 
 def one_for_all(columns: Mapping[str, list[PositionScheme]]) -> bool:
@@ -63,14 +67,21 @@ def one_for_all(columns: Mapping[str, list[PositionScheme]]) -> bool:
 
 class Stack(Composition):
     """`Stack({"rope": Rope(dims), "window": Window(dims)})`. Raises ValueError when one part embeds before every
-    layer and another once, for a part behind another rotation which is not linear in q and k (PoPE), for a rotation
-    beside a part that computes the scores anew (PaTH), and for two parts that sum the values in ways of their own."""
+    layer and another once, and when one embeds beside Transformer-XL; for a part behind another rotation which is not
+    linear in q and k (PoPE), for a rotation beside a part that computes the scores anew (PaTH), and for two parts that
+    sum the values in ways of their own."""
 
     def __init__(self, parts: Mapping[str, PositionScheme]):
         super().__init__(parts)
         if len({part.every_layer for part in self.having("embed")}) > 1:
             raise ValueError("position.parts: embed all before every layer or all once (every_layer)")
         self.every_layer = any(part.every_layer for part in self.having("embed"))
+        if self.recurrent and self.having("embed"):
+            absolute = next(name for name, part in parts.items() if part.embed is not None)
+            raise ValueError(
+                f"position.parts.{absolute}: stands in the embedding, and tokens that Transformer-XL remembers would "
+                "keep their positions of an earlier segment; leave it out"
+            )
         if len(self.having("mix")) > 1:
             mixers = [name for name, part in parts.items() if part.mix is not None]
             raise ValueError(

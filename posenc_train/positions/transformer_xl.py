@@ -43,14 +43,16 @@ class TransformerXl(PositionScheme):
     reads distance 0.
     memory: tokens of earlier segments that training reads, with task.contiguous=true (the paper's mem_len; 0: none).
     They are keys before the first query, like those of a cache. Evaluation at n tokens reads them at once, which is the
-    same as segments of the trained length with all tokens before them as memory.
+    same as segments of the trained length L with all tokens before them as memory: n - L, if the first may be shorter.
+    At n = L there is none, whatever the training had. Positions in the embedding are refused beside it.
     W_R R is computed once for each distance that occurs among 256 queries.
     Raises ValueError for an odd width, which sines and cosines cannot share.
     """
 
     paper = "Dai et al. 2019, arXiv 1901.02860"
     parameters_formula = "2 x heads x head_width + width x heads x head_width, the latter"
-    shared, recurrent = False, True
+    shared = False
+    recurrent = True
 
     def __init__(self, dims: Dims, untied: bool = False, clamp: int | None = None, memory: int = 0):
         super().__init__()

@@ -84,6 +84,7 @@ class TwoSpan(Composition):
         return torch.where(self.near(span), scores, far_scores)
 
     def bias(self, span: Span) -> Float[Tensor, "#b #h q k"]:
+        span = replace(span, final=False)  # what is the same for all near keys is not for all keys
         return torch.where(self.near(span), self.scheme.added(span), self.scheme.added(self.far(span)))
 
     def visible(self, span: Span) -> Bool[Tensor, "#b #h q k"]:
@@ -97,6 +98,14 @@ class TwoSpan(Composition):
     ) -> Float[Tensor, "b h q d"]:
         near = self.near(span)
         return self.scheme.mix(weights * near, v, span) + self.scheme.mix(weights * ~near, v, self.far(span))
+
+
+def placed(scheme: PositionScheme) -> bool:
+    """Whether distances count in anything but what it hides."""
+    if isinstance(scheme, Composition):
+        return any(placed(part) for part in scheme.parts.values())
+    hooks = (scheme.rotate, scheme.by_distance, scheme.bias, scheme.refine, scheme.mix)
+    return not scheme.placeless and any(hook is not None for hook in hooks)
 
 
 def extended(
@@ -120,7 +129,6 @@ def extended(
             f"extension={name}: needs positions that enter attention, where they may differ from pair to pair, and "
             "this position enters the embedding; choose one of none, logn"
         )
-    hooks = (scheme.rotate, scheme.by_distance, scheme.bias, scheme.refine, scheme.mix)
-    if first is None and all(hook is None for hook in hooks):
+    if first is None and not placed(scheme):
         return scheme
     return TwoSpan(scheme, window, far, first, relative) if scale > 1 else copy.copy(scheme)

@@ -23,6 +23,7 @@ Record = dict[str, Any]
 WORTH = "what longer context is worth"  # the quantity of the tables that hold these
 RATES = ("token accuracy", "exact match")
 GAIN, STARVED, LONGER = "gain over window", "fewer starved tokens", "longer context"
+SHORT = ("gain", "starved", "context")  # in this order before the others
 RATIO, USABLE = "extrapolation ratio", "longest usable length"
 
 

@@ -14,7 +14,19 @@ from rich.text import Text
 
 from posenc_train.evaluation.rows import ALONG
 from posenc_train.report.derived import GAIN, LONGER, RATIO, STARVED, USABLE, WORTH
-from posenc_train.report.tables import MARK, Cell, Column, Line, Report, Table, all_seeds, bare, heading, short
+from posenc_train.report.tables import (
+    MARK,
+    Cell,
+    Column,
+    Line,
+    Report,
+    Table,
+    all_seeds,
+    annotated,
+    bare,
+    heading,
+    short,
+)
 
 COSTS = {"parameters": "params", "tokens_seen": "tokens", "seconds": "train s", "tokens_per_second": "tok/s"}
 FORMULAS = {
@@ -95,7 +107,9 @@ def _short_of_it(table: Table) -> Table:
         if looked_at[column].startswith(LOOK[bare(table.protocol)])
         if column.length == longest or not looked_at[column].startswith(RATIO)
     ]
-    return replace(table, columns=tuple(columns))
+    cells = [{column: cell for column, cell in line.cells.items() if column in columns} for line in table.lines]
+    lines = [replace(line, cells=own) for line, own in zip(table.lines, cells, strict=True) if own]
+    return annotated(replace(table, columns=tuple(columns), lines=tuple(lines), notes=()))
 
 
 # ---- the terminal ----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from posenc_train.evaluation.rows import ALONG
-from posenc_train.report.derived import WORTH, derived
+from posenc_train.report.derived import SHORT, WORTH, derived
 from posenc_train.report.intervals import wilson
 
 TASKS = ("text", "copy")  # the order of tables; anything else follows by name
@@ -253,7 +253,7 @@ def _scores(row: Record, asked: dict[tuple, int]) -> Iterator[Record]:
     """The row with `quantity` and `value`, the divided number (None if there is none), once for each quantity
     that is made of it. asked: the number of examples of a sitting."""
     protocol = bare(row["protocol"])
-    if protocol == "training" or row["slice"].startswith("position"):
+    if protocol in ("training", "per_position") or row["slice"].startswith("position"):
         return
     ratio = row["total"] / row["count"] if row["status"] == "ok" else None
     row = row | {"mean": ratio, "examples": row["count"] if row["unit"] == "example" else asked.get(_sitting(row))}
@@ -371,8 +371,9 @@ def _hash(cell: str) -> str:
 
 
 def _table(key: tuple, rows: list[Record], costs: dict, gate: float) -> Table:
-    columns = tuple(sorted({Column(row["length"], row["slice"]) for row in rows}))
-    return _annotated(Table(*key, columns, tuple(_line(*line, costs) for line in _lines(rows)), gate))
+    columns = sorted({Column(row["length"], row["slice"]) for row in rows})
+    columns = tuple(sorted(columns, key=lambda c: (c.length, SHORT.index(c.slice) if c.slice in SHORT else len(SHORT))))
+    return annotated(Table(*key, columns, tuple(_line(*line, costs) for line in _lines(rows)), gate))
 
 
 def _line(label: str, rows: list[Record], costs: dict) -> Line:
@@ -419,7 +420,7 @@ def _cell(rows: list[Record]) -> Cell:
     )
 
 
-def _annotated(table: Table) -> Table:
+def annotated(table: Table) -> Table:
     """Marks what was not measured like the rest of its table, and writes the lines that stand under it."""
     marked: set[tuple[int, Column]] = set()
     notes = []
@@ -476,6 +477,11 @@ def _remarks(table: Table) -> Iterator[str]:
     if "not learned" in statuses:
         yield f"not learned: token accuracy below {table.gate:g} at 1x, so longer lengths say nothing"
     yield from (f"{status}: {meaning}" for status, meaning in MEANINGS.items() if status in statuses)
+    if any(re.search(r"\bmemory=[1-9]", line.scheme) for line in table.lines):
+        yield (
+            f"memory: n tokens are read as segments of {table.train_length} with n - {table.train_length} tokens of "
+            "memory would be, all at once"
+        )
     if any("#" in line.label for line in table.lines):
         yield "#: the end of the run folder's name, where only the training configuration differs"
     if any(cell.interval for line in table.lines for cell in line.cells.values()):

@@ -236,8 +236,9 @@ def points(rows: Iterable[Row]) -> Iterator[tuple[int, dict[str, float]]]:
 
     Names are eval/<protocol>/<metric>, and the extension at the end if there is one, as in
     eval/same_targets/nll/pi_scale_8. A protocol's settings are left out unless two settings of it are among
-    the rows. nll gives nll (nats), perplexity and, for bytes, bits_per_byte; the other metrics are shares. Of
-    two rows with the same name and length the later counts.
+    the rows. nll gives nll (nats) and perplexity, both per target, and bits_per_byte and word_perplexity where the
+    same losses are told by byte and by word; the other metrics are shares. Of two rows with the same name and length
+    the later counts.
     """
     rows = [row for row in rows if row.status == "ok" and _protocol(row) not in NO_CURVE]
     rows = [row for row in rows if set(row.slice) <= {"size"}]  # the whole, and no part by depth or position
@@ -246,10 +247,12 @@ def points(rows: Iterable[Row]) -> Iterator[tuple[int, dict[str, float]]]:
     for row in rows:
         settings.setdefault(_protocol(row), set()).add(row.protocol)
     found: dict[int, dict[str, float]] = {}
+    units: dict[tuple, str] = {}  # what a target is: the first unit in which its loss is told
     for row in rows:
+        unit = units.setdefault((row.protocol, row.extension, row.length, row.metric), row.unit)
         protocol = _protocol(row) if len(settings[_protocol(row)]) == 1 else _word(row.protocol)
         end = "" if row.extension == "none" else f"/{_word(row.extension)}"
-        for metric, value in _values(row).items():
+        for metric, value in _values(row, unit).items():
             if math.isfinite(value):
                 found.setdefault(row.length, {})[f"eval/{protocol}/{metric}{end}"] = value
     yield from sorted(found.items())
@@ -259,12 +262,14 @@ def _protocol(row: Row) -> str:
     return row.protocol.partition("(")[0]
 
 
-def _values(row: Row) -> dict[str, float]:
+def _values(row: Row, unit: str) -> dict[str, float]:
     mean = row.total / row.count
     if row.metric != "nll":
         return {row.metric: mean}
     perplexity = math.exp(mean) if mean < 709 else math.inf  # float64 ends at e^709.78
-    values = {"nll": mean, "perplexity": perplexity}
+    values = {"nll": mean, "perplexity": perplexity} if row.unit == unit else {}
+    if row.unit == "word" != unit:
+        values["word_perplexity"] = perplexity
     return values | {"bits_per_byte": mean / LOG_2} if row.unit == "byte" else values
 
 

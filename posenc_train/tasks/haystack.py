@@ -1,6 +1,6 @@
 """Needles in real text: what the tasks of this kind share. `needle` is the plainest of them.
 
-A needle is a few symbols between two marks, ‹ab123›; the question, behind the text, is a mark and a key, ⁇ab. The three
+A needle is a few symbols between two marks, ‹AB123›; the question, behind the text, is a mark and a key, ⁇AB. The three
 marks are ids of their own, which no text has, so a needle is where its ‹ is and nowhere else. Letters, digits and text
 are one vocabulary, and what the needles say is drawn without looking at the text.
 
@@ -24,7 +24,7 @@ from posenc_train.tasks.names import digest
 from posenc_train.tasks.text import Text
 
 MARKS = "‹›⁇"
-LETTERS, DIGITS = "abcdefghijklmnopqrstuvwxyz", "0123456789"
+LETTERS, DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789"  # capitals, which are rare in text as digits are
 DEPTHS = [0.0, 0.25, 0.5, 0.75, 1.0]
 
 
@@ -36,6 +36,7 @@ class Haystack(Asked):
 
     marks = 3  # ‹ › ⁇
     overhead: int  # tokens of a sequence that are no text, at most
+    alphabet = len(LETTERS)  # how many of them are used
     depth: list[float] = []  # of the needle that is asked for, in evaluation
 
     def __init_subclass__(cls):
@@ -90,7 +91,7 @@ class Haystack(Asked):
         return np.arange(size) >= size - self.answer
 
     def report(self, length: int, longest: int) -> dict:
-        """With the depths that are achieved, where there are most needles: slot / tokens of text."""
+        """With the depths that are achieved: slot / tokens of text."""
         achieved = {}
         for size in sorted({length, longest}) if self.depth else ():
             room = size - self.overhead
@@ -101,7 +102,7 @@ class Haystack(Asked):
         id_of = {symbol: id for id, symbol in enumerate(self.text.symbols)}
         if missing := [letter for letter in letters if letter not in id_of]:
             raise UserError(
-                f"task={self.name}: needs a token for every lower-case letter and every digit; that of task.tokenizer "
+                f"task={self.name}: needs a token for every capital letter and every digit; that of task.tokenizer "
                 f"has none for {' '.join(missing)}: take another, or leave the task at bytes"
             )
         return np.array([id_of[letter] for letter in letters])
@@ -129,10 +130,20 @@ class Haystack(Asked):
             self._places[split, size] = Places(documents, ends)
         return self._places[split, size]
 
+    def enough(self, keys: int, numbers: int, digits: int) -> None:
+        """Raises UserError where there are not so many different keys, or numbers of so many digits."""
+        if keys > self.alphabet:
+            raise UserError(
+                f"task.letters={self.alphabet}: must be at least {keys}, as many as there are keys in a text; raise it "
+                "(26 at most), or ask for fewer"
+            )
+        if numbers > 10**digits:
+            told = f"gives {10**digits} numbers, and {numbers} different ones are needed"
+            raise UserError(f"task.digits={digits}: {told}; raise it")
+
     def drawn_keys(self, draw: Draw, count: int) -> Int[np.ndarray, "b {count} 2"]:
-        """Different pairs of letters."""
-        pairs = few(draw, count, len(LETTERS) ** 2)
-        return self.letters[np.stack(np.divmod(pairs, len(LETTERS)), axis=-1)]
+        """Pairs of letters, no two of a text with the same letter in the same place."""
+        return self.letters[np.stack([few(draw, count, self.alphabet) for _ in range(2)], axis=-1)]
 
     def drawn_numbers(self, draw: Draw, count: int, digits: int) -> Int[np.ndarray, "b {count} {digits}"]:
         """Different numbers of so many digits, zeros in front among them."""
@@ -155,16 +166,6 @@ class Places(NamedTuple):
     ends: Int[np.ndarray, "n"]
 
 
-def enough(keys: int, numbers: int, digits: int) -> None:
-    """Raises UserError where there are not so many different keys, or numbers of so many digits."""
-    if keys > len(LETTERS) ** 2:
-        raise UserError(f"task: {keys} keys in a text; there are {len(LETTERS) ** 2} of two letters; ask for fewer")
-    if numbers > 10**digits:
-        raise UserError(
-            f"task.digits={digits}: gives {10**digits} numbers, and {numbers} different ones are needed; raise it"
-        )
-
-
 def few(draw: Draw, count: int, high: int) -> Int[np.ndarray, "b {count}"]:
     """`count` different numbers out of 0 … high - 1 in random order, in time count² and not high."""
     found = np.empty((len(draw.rows), 0), np.int64)
@@ -176,25 +177,21 @@ def few(draw: Draw, count: int, high: int) -> Int[np.ndarray, "b {count}"]:
     return found
 
 
-def placed(draw: Draw, depths: Sequence[float], room: int | Int[np.ndarray, "b"]) -> tuple[np.ndarray, np.ndarray]:
+def placed(draw: Draw, depths: Sequence[float], room: int) -> tuple[np.ndarray, np.ndarray]:
     """(depth, slot) [b] for a needle in `room` tokens of text: in training any slot, else the depths in turn.
 
     The achieved depth is slot / room, within half a slot of what was asked.
     """
-    drawn = draw.integers(1 << 30) * (room + 1) >> 30
-    depth = drawn / room if draw.split == "training" else np.array(depths, float)[draw.rows % len(depths)]
+    if draw.split == "training":
+        depth = draw.integers(room + 1) / room
+    else:
+        depth = np.array(depths, float)[draw.rows % len(depths)]
     return depth, slot_of(depth, room)
 
 
-def slot_of(depth: float | np.ndarray, room: int | np.ndarray) -> np.ndarray:
+def slot_of(depth: float | Float[np.ndarray, "b"], room: int) -> Int[np.ndarray, "*b"]:
     """The slot nearest to a depth."""
     return np.floor(np.asarray(depth) * room + 0.5).astype(np.int64)
-
-
-def apart(draw: Draw, count: int, slot: Int[np.ndarray, "b"], room: Int[np.ndarray, "b"]) -> np.ndarray:
-    """`count` other slots [b count] than `slot`; two of them may be one, where needles are neighbours."""
-    drawn = draw.integers(1 << 30, count) * room[:, None] >> 30
-    return drawn + (drawn >= slot[:, None])
 
 
 def bury(

@@ -1,9 +1,9 @@
 """Several needles in real text, all with one key and each with a number of its own; at the end the key: which numbers?
 
-The key ab has the numbers 123 and 789, in the order of the text; _ is no target. 39 tokens, 16 of them text, the
+The key AB has the numbers 123 and 789, in the order of the text; _ is no target. 39 tokens, 16 of them text, the
 needles at the slots 5 and 12:
 
-    fed      d e f _ m ‹ a b 1 2 3 › a i n ( a r g ‹ a b 7 8 9 › s ) : \\ ⁇ a b 1 2 3 7 8 9
+    fed      d e f _ m ‹ A B 1 2 3 › a i n ( a r g ‹ A B 7 8 9 › s ) : \\ ⁇ A B 1 2 3 7 8 9
     targets  _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ 1 2 3 7 8 9 _
 
 Numbers are different. Slots are any, where needles can be neighbours.
@@ -13,7 +13,7 @@ import numpy as np
 
 from posenc_train.tasks.asked import Sequences
 from posenc_train.tasks.draw import Draw
-from posenc_train.tasks.haystack import Haystack, bury, enough
+from posenc_train.tasks.haystack import Haystack, bury
 
 
 class MultiValue(Haystack):
@@ -22,7 +22,7 @@ class MultiValue(Haystack):
     name = "multi_value"
 
     def __init__(self, values: int = 2, digits: int = 3, **source):
-        enough(1, values, digits)
+        self.enough(1, values, digits)
         self.values, self.width = values, digits
         self.answer = values * digits
         self.overhead = values * (4 + digits) + 3 + self.answer

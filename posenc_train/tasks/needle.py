@@ -1,8 +1,8 @@
 """A needle in a haystack: in real text somewhere a key with a number, and at the end the key again: which number?
 
-The key ab has the number 123; _ is no target. 29 tokens, 16 of them text, the needle at slot 5:
+The key AB has the number 123; _ is no target. 29 tokens, 16 of them text, the needle at slot 5:
 
-    fed      d e f _ m ‹ a b 1 2 3 › a i n ( a r g s ) : ⁇ a b 1 2 3
+    fed      d e f _ m ‹ A B 1 2 3 › a i n ( a r g s ) : ⁇ A B 1 2 3
     targets  _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ 1 2 3 _
 
 `depth` is the slot over the number of text tokens: 0 is before all text and 1 right before the question. Training draws

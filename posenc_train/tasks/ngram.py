@@ -20,7 +20,7 @@ from posenc_train.tasks.base import digest
 from posenc_train.tasks.draw import Draw
 from posenc_train.tasks.symbols import letters
 
-TRIES = 100  # at letters in which some key stands once
+TRIES = 20  # at letters in which some key stands once
 
 
 class Ngram(Asked):

@@ -1,14 +1,14 @@
 """The letter at a stated index, counted from the start or from the end.
 
-6 letters in 8 tokens, from: start (what is far away is asked for, and needs an absolute frame):
+6 letters in 9 tokens, frame: start (what is far away is asked for, and needs an absolute frame):
 
-    fed      c a t e r s 3 t
-    targets  _ _ _ _ _ _ t _
+    fed      | c a t e r s 3 t
+    targets  _ _ _ _ _ _ _ t _
 
-and from: end (a relative frame is enough):
+and frame: end (a relative frame is enough):
 
-    fed      c a t e r s 3 e
-    targets  _ _ _ _ _ _ e _
+    fed      | c a t e r s 3 e
+    targets  _ _ _ _ _ _ _ e _
 
 The index is one of 1 … indices at every length: a longer sequence has more letters and no greater index.
 """
@@ -24,7 +24,7 @@ from posenc_train.tasks.symbols import digits, letters
 
 class Nth(Asked):
     """frame: start | end; indices: the greatest index, and the fewest letters; alphabet: number of letters (ids
-    0 … alphabet - 1). An index is only fed."""
+    0 … alphabet - 1). | and the indices are only fed."""
 
     name = "nth"
 
@@ -44,19 +44,20 @@ class Nth(Asked):
             if value < low:
                 raise UserError(f"task.{setting}={value}: must be at least {low}")
         self.frame, self.indices, self.least = frame, indices, indices
-        self.vocab, self.marks = alphabet, indices
-        self.symbols = [*letters(alphabet), *digits(indices + 1)[1:]]
-        self.filler = alphabet
+        self.vocab, self.marks = alphabet, indices + 1
+        self.symbols = [*letters(alphabet), "|", *digits(indices + 1)[1:]]
+        self.filler = self.mark = alphabet
         self.fingerprint = digest(self.name, frame, indices, alphabet)
 
     def tokens(self, size: int) -> int:
-        return size + 2
+        return size + 3
 
     def asked(self, size: int) -> np.ndarray:
-        return np.arange(self.tokens(size)) == size + 1
+        return np.arange(self.tokens(size)) == size + 2
 
     def write(self, draw: Draw, size: int) -> Sequences:
         word, index = draw.integers(self.vocab, size), draw.integers(self.indices, 1)
         place = index if self.frame == "start" else size - 1 - index
         said = np.take_along_axis(word, place, axis=1)
-        return Sequences(np.concatenate([word, self.vocab + index, said], axis=1))
+        mark = np.full_like(index, self.mark)
+        return Sequences(np.hstack([mark, word, self.mark + 1 + index, said]))

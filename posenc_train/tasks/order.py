@@ -3,7 +3,7 @@
     fed      . , cat3 chases2 : ; , . mouse5 .      answer: the cat (0)
     partner  . , mouse5 chases2 : ; , . cat3 .      answer: the mouse (1)
 
-    direction=true:
+    direction=true, here of 10 tokens; the sentence comes once in every 16:
     fed      . , cat3 chases2 mouse5 : ; , . .      answer: the cat (0)
     partner  . . , ; : mouse5 chases2 cat3 , .      answer: the mouse (1), the same tokens from right to left
 
@@ -15,7 +15,8 @@ position scheme: what a token sees tells it what comes first.
 The one who chases stands right before the verb, the other one a quarter of the sequence behind it or more: a bias on
 |i - j| alone is enough to tell. With `direction` it is not: they stand on both sides of the verb, and a sequence read
 backwards has the same distances and is the partner, so that such a bias is right in exactly half, and only a scheme
-that tells left from right is better. A longer sequence has more fillers.
+that tells left from right is better. A longer sequence has more fillers, with `direction` also more of the sentences,
+all of the same two, of which one alone was not learned in 1,000 steps.
 """
 
 import numpy as np
@@ -26,6 +27,8 @@ from posenc_train.tasks.base import digest
 from posenc_train.tasks.draw import Draw
 from posenc_train.tasks.judged import Judged
 from posenc_train.tasks.symbols import letters
+
+APART = 16  # with direction, one sentence in so many tokens
 
 
 class Order(Judged):
@@ -58,20 +61,25 @@ class Order(Judged):
         self.filler, self.marks = self.verb + verbs, 2 * animals + verbs + fillers
         animal = [f"{kind}{n}" for kind in ("cat", "mouse") for n in range(animals)]
         chases = [f"chases{n}" for n in range(verbs)]
-        self.symbols = ["the cat!", "the mouse!", *animal, *chases, *letters(fillers)]
+        self.symbols = ["cat!", "mouse!", *animal, *chases, *letters(fillers)]
         self.fingerprint = digest("order", direction, animals, verbs, fillers)
 
     def write(self, draw: Draw, length: int) -> tuple[Int[np.ndarray, "b n"], Int[np.ndarray, "b"]]:
         ids = self.filler + draw.integers(self.fillers, length)
         answers = draw.integers(2)
         pair = np.stack([self.cat + draw.integers(self.animals), self.mouse + draw.integers(self.animals)])
-        row, nearest = np.arange(len(ids)), 1 if self.direction else max(2, length // 4)
-        first, away = draw.integers(length - 1 - nearest), nearest
-        if not self.direction:
-            away = nearest + (draw.uniform() * (length - 1 - nearest - first)).astype(np.int64)
-        ids[row, first] = pair[answers, row]
-        ids[row, first + 1] = self.verb + draw.integers(self.verbs)
-        ids[row, first + 1 + away] = pair[1 - answers, row]
+        row = np.arange(len(ids))[:, None]
+        if self.direction:  # every way to place so many sentences is as likely, and so is the one read backwards
+            times = max(1, length // APART)
+            first = np.sort(draw.distinct(times, length - 2 * times), axis=1) + 2 * np.arange(times)
+            away = 1
+        else:
+            nearest = max(2, length // 4)
+            first = draw.integers(length - 1 - nearest, 1)
+            away = nearest + (draw.uniform(1) * (length - 1 - nearest - first)).astype(np.int64)
+        ids[row, first] = pair[answers, row.T].T
+        ids[row, first + 1] = self.verb + draw.integers(self.verbs, first.shape[1])
+        ids[row, first + 1 + away] = pair[1 - answers, row.T].T
         return ids, answers
 
     def partners(self, ids: Int[np.ndarray, "b n"]) -> Int[np.ndarray, "b n"]:

@@ -19,7 +19,7 @@ from posenc_train.tasks.draw import Draw
 class Source(Task):
     """The interface: `write` and `optimum`. windows: number of evaluation sequences; longest: their length."""
 
-    protocols = ("nonoverlapping", "same_targets", "per_position", "sliding", "masked_window", "window", "regret")
+    protocols = (*NEXT_TOKEN, "regret")
     unit = "token"
     marks = 0
     name: str  # in messages
