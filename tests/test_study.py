@@ -1,6 +1,7 @@
 """A study: its plan, what it runs and what not, who runs it, what it chooses by, and death at any moment."""
 
 import contextlib
+import itertools
 import csv
 import json
 import math
@@ -74,13 +75,16 @@ def package(tmp_path_factory):
         yield copy
 
 
+LATER = itertools.count(1)
+
+
 @contextlib.contextmanager
 def edited(path: Path, old: str, new: str):
     text, time = path.read_text(), path.stat().st_mtime_ns
     assert old in text
     try:
         path.write_text(text.replace(old, new, 1))
-        os.utime(path, ns=(0, time + 1))
+        os.utime(path, ns=(0, time + next(LATER)))  # another time for every edit
         yield
     finally:
         path.write_text(text)
