@@ -130,11 +130,18 @@ class Asked(Task):
         """The sizes of training rows: uniform over those that fit."""
         return self.least + draw.integers(self.size(length) - self.least + 1)
 
-    def batch(self, seed: int, step: int, rows: range, length: int, split: str = "training") -> Batch:
+    def batch(self, seed: int, step: int, rows: range, length: int) -> Batch:
         index = np.arange(rows.start, rows.stop)
         sizes = self.sizes(Draw(seed, "sizes", step, index), length)
-        inputs = np.full((len(rows), length), self.filler)
-        targets = np.full((len(rows), length), IGNORE)
+        return self._fed(seed, "training", step, index, sizes, length)
+
+    def held_out(self, length: int, longest: int) -> Batch:
+        sizes = np.full(self.count, self.size(length))  # as in evaluation: of small ones a split may have too few
+        return self._fed(self.eval_seed, "validation", 0, np.arange(self.count), sizes, length)
+
+    def _fed(self, seed: int, split: str, step: int, index: Int[np.ndarray, "b"], sizes, length: int) -> Batch:
+        inputs = np.full((len(index), length), self.filler)
+        targets = np.full((len(index), length), IGNORE)
         for size in np.unique(sizes):
             here = sizes == size
             ids = self.sequences(seed, split, step, index[here], int(size)).ids.astype(np.int64)
@@ -142,9 +149,6 @@ class Asked(Task):
             inputs[here, :end] = ids
             targets[here, : end - 1] = np.where(asked[1:], ids[:, 1:], IGNORE)
         return Batch(torch.from_numpy(inputs), torch.from_numpy(targets))
-
-    def held_out(self, length: int, longest: int) -> Batch:
-        return self.batch(self.eval_seed, 0, range(self.count), length, "validation")
 
     def examples(self, length: int) -> Examples:
         """The evaluation examples of a length: the same for every scheme, fixed by (size that fits, eval_seed)."""
