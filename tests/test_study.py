@@ -1,8 +1,8 @@
 """A study: its plan, what it runs and what not, who runs it, what it chooses by, and death at any moment."""
 
 import contextlib
-import itertools
 import csv
+import itertools
 import json
 import math
 import multiprocessing
