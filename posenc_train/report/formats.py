@@ -47,8 +47,7 @@ WORDS = {
     "free_running": " (the model's own generation)",
     "teacher_forced": " (with the right answer so far)",
 }
-
-
+AGAIN = ("bits per byte", "word perplexity")  # of losses that are shown as perplexity too
 LOOK = {  # protocol -> what is shown, of the tables of what longer context is worth; the rest is in the CSV
     "same_targets": (GAIN, RATIO, USABLE),
     "nonoverlapping": (STARVED, LONGER),
@@ -116,11 +115,15 @@ def _short_of_it(table: Table) -> Table:
 
 
 def show(report: Report, console: Console | None = None) -> None:
-    """Prints the tables within the width of the terminal."""
+    """Prints the tables within the width of the terminal, each loss in one unit: the files have the others."""
     console = console or Console()
-    for table in shown(report):
-        for part in _parts(table, console.width, report.tolerance):
-            console.print(part)
+    tables = list(shown(report))
+    for table in tables:
+        if table.quantity not in AGAIN:
+            for part in _parts(table, console.width, report.tolerance):
+                console.print(part)
+    if again := [quantity for quantity in AGAIN if any(table.quantity == quantity for table in tables)]:
+        console.print(Text(f"the same losses as {' and '.join(again)}: table.md, table.csv"))
     for note in report.notes:
         console.print(Text(note))
 
