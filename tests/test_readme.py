@@ -1,6 +1,7 @@
 """Every command of README.md is run, with overrides appended that only shrink it; those that need a cluster, a login
 or a download stand in blocks marked so, and their configuration is composed and checked."""
 
+import importlib.util
 import json
 import math
 import os
@@ -15,7 +16,8 @@ import pytest
 from running import ROOT
 
 from posenc_train import catalogue
-from posenc_train.config import cell_name, check, compose
+from posenc_train.checks import choices
+from posenc_train.config import UserError, cell_name, check, compose
 from posenc_train.positions.base import Dims
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,6 +34,7 @@ SHRINK = {  # the command up to its first override -> what is appended
     "python scripts/schemes.py": "",
     "python scripts/show_task.py": "",
     "python scripts/reproduce.py experiment=drope": f"{SMALL} train_length=16 trainer.threads=1",
+    "python scripts/reproduce.py experiment=alibi_table5": "scale=smoke seeds=1 study=readme trainer.threads=1",
     "python scripts/reproduce.py experiment=extrapolation": f"{SMALL} train_length=32 position=nope trainer.threads=1",
 }
 
@@ -92,7 +95,12 @@ def test_command_that_needs_more_is_composed(command, tmp_path):
     words = [re.sub(r"^model\.path=.*", f"model.path={tmp_path}", word) for word in shlex.split(command)]
     scripts = [i for i, word in enumerate(words) if re.fullmatch(r"scripts/(train|evaluate|reproduce)\.py", word)]
     for i in scripts:
-        check(compose(Path(words[i]).stem, words[i + 1 :]))
+        name, overrides = Path(words[i]).stem, words[i + 1 :]
+        if "hydra/launcher=ray" in overrides and not importlib.util.find_spec("ray"):
+            with pytest.raises(UserError, match="^hydra/launcher=ray: is not installed; pip install"):
+                compose(name, overrides)
+            overrides = [word for word in overrides if "launcher" not in word]
+        check(compose(name, overrides))
     assert scripts or words[0] == "wandb" or words[-2:] == ["bash", "scripts/setup.sh"]
 
 
@@ -118,6 +126,11 @@ def test_the_table_of_schemes_is_the_catalogue():
     found = catalogue.entries(Dims(64, 4, 16, 3, cfg["train_length"]))
     shown = README.split("<!-- schemes -->\n")[1].split("<!-- /schemes -->")[0]
     assert shown == catalogue.markdown(found), "python scripts/schemes.py format=markdown prints it"
+
+
+def test_every_experiment_is_named():
+    named = set(re.findall(r"`(\w+)`", README.split("| `experiment=` |")[1].split("\n\n")[0]))
+    assert named == set(choices("experiment"))
 
 
 def test_what_it_shows_is_there():
