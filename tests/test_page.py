@@ -9,16 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 import posenc_train.report
-from posenc_train.build import build_model, build_task
 from posenc_train.checks import UserError, choices
 from posenc_train.config import compose
-from posenc_train.evaluation.biases import biases
 from posenc_train.evaluation.rows import Row
-from posenc_train.positions.base import Span
 from posenc_train.report import again, store
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,26 +45,33 @@ def browser():
         started.close()
 
 
-@pytest.fixture
-def look(browser):
-    """Opens a study's page. Afterwards: nothing was asked of the network, and nothing went wrong."""
-    wrong, asked, pages = [], [], []
+@pytest.fixture(scope="module")
+def tab(browser):
+    """A page of the browser, with what it told on the way: errors, and what was asked for."""
+    page, wrong, asked = browser.new_page(), [], []
+    page.set_default_timeout(10_000)  # milliseconds
+    page.on("console", lambda message: wrong.append(message.text))
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("dialog", lambda dialog: wrong.append("a dialog"))
+    page.on("request", lambda request: asked.append(request.url))
+    return page, wrong, asked
 
-    def opened(study: Path, width: int = 1200, scheme: str = "light"):
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        page.set_default_timeout(10_000)  # milliseconds
-        pages.append(page)
-        page.on("console", lambda message: wrong.append(message.text))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("dialog", lambda dialog: wrong.append("a dialog"))
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((study / "report.html").as_uri())
+
+@pytest.fixture
+def look(tab):
+    """Opens a study's page. Afterwards: nothing but that was asked for, and nothing went wrong."""
+    (page, wrong, asked), opened = tab, []
+
+    def open_(study: Path, width: int = 1200, scheme: str = "light"):
+        opened.append((study / "report.html").as_uri())
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        page.goto(opened[-1])
         return page
 
-    yield opened
-    for page in pages:
-        page.close()
-    assert wrong == [] and len(asked) == len(pages) and all(url.endswith("/report.html") for url in asked)
+    wrong.clear(), asked.clear()
+    yield open_
+    assert (wrong, asked) == ([], opened)
 
 
 # ---- studies ---------------------------------------------------------------------------------------------
@@ -589,36 +592,3 @@ def test_a_missing_browser_is_told_with_its_remedy(monkeypatch):
         without_browser()
     ci = (ROOT / ".ci/run").read_text()
     assert f"export {NEEDED}=1\n" in ci and "install -y" in ci
-
-
-# ---- the biases that are drawn ---------------------------------------------------------------------------
-
-
-def built(name: str, *words: str):
-    config = compose("train", ["task=copy", "model=nano", f"position={name}", *words])
-    return build_model(config, build_task(config))
-
-
-def test_biases_of_alibi_are_its_slopes():
-    found = biases(built("alibi"), 512)
-    assert found["distances"][:17] == [*range(17)] and found["distances"][-1] == 511 and found["length"] == 512
-    (layers,) = found["layers"]
-    assert layers["layers"] == [0, 1]
-    for head, slope in zip(layers["heads"], (2**-4, 2**-8), strict=True):
-        assert head == pytest.approx([-slope * distance for distance in found["distances"]], rel=1e-4)
-
-
-def test_biases_of_fire_are_those_of_the_last_query():
-    model = built("fire")
-    found = biases(model, 100)
-    assert [layers["layers"] for layers in found["layers"]] == [[0], [1]]
-    for layer, told in enumerate(found["layers"]):
-        with torch.no_grad():
-            whole = model.scheme(layer).bias(Span.of(100))[0, :, -1]
-        wanted = whole[:, [99 - distance for distance in found["distances"]]]
-        torch.testing.assert_close(torch.tensor(told["heads"]), wanted, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["rope", "nope", "fox"])
-def test_what_has_no_bias_by_place_alone_has_none(name):
-    assert biases(built(name), 64) == {}
