@@ -1,4 +1,4 @@
-"""All runs of a study in one table and figures, written to runs/<study>/.
+"""All runs of a study in one table, figures and a page to look at (report.html), written to runs/<study>/.
 
 python scripts/compare.py study=default
 """
@@ -15,7 +15,7 @@ def main(cfg: dict) -> None:
     folder = Path("runs", cfg["study"])
     summary = report.of(folder, cfg["gate"], cfg["tolerance"])
     print(report.text(summary))
-    for file in report.write(summary, folder):
+    for file in [*report.write(summary, folder), report.write_page(summary, folder)]:
         print(f"wrote {file}")
 
 

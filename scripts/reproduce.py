@@ -5,10 +5,11 @@ python scripts/reproduce.py experiment=alibi_table5 scale=laptop seeds=3 plan=tr
 Any further override is handed to every cell: … experiment=quickstart model=nano optim.steps=5
 """
 
+import shlex
 import sys
 from pathlib import Path
 
-from posenc_train.config import entry
+from posenc_train.config import command_line, entry
 
 
 @entry("reproduce", sweeps=True)
@@ -29,8 +30,9 @@ def main(cfg: dict) -> None:
     folder = Path("runs", cells[0].config["study"])
     summary = report.of(folder)
     print(report.text(summary))
-    print(report.verdict(cfg["experiment"], folder, [cell.folder.name for cell in done]))
-    for file in report.write(summary, folder):
+    command = shlex.join(["python", "scripts/reproduce.py", *command_line()])
+    print(report.verdict(cfg["experiment"], folder, [cell.folder.name for cell in done], command))
+    for file in [*report.write(summary, folder), report.write_page(summary, folder)]:
         print(f"wrote {file}")
     study.tell(failed)
     runs.complain(row for cell in done for row in runs.measurements(cell.config, cell.folder))

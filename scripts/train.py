@@ -4,6 +4,7 @@ python scripts/train.py position=alibi task=text model=tiny train_length=128 see
 python scripts/train.py -m position=nope,rope,alibi seed=0,1
 """
 
+import json
 import time
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def main(cfg: dict) -> None:
     tables.ask(cfg["task"])
     from posenc_train import report, runs
     from posenc_train.build import build_model, build_sampling, build_task, rehearse
+    from posenc_train.evaluation.biases import biases
     from posenc_train.evaluation.evaluate import data_hash
     from posenc_train.evaluation.rows import ALONG
     from posenc_train.evaluation.run import cost_rows, evaluate_run, longest
@@ -60,6 +62,8 @@ def main(cfg: dict) -> None:
         tell("trained in %.1f s, evaluated in %.1f s", saved.seconds, seconds)
         cost = cost_rows(cfg, task, model, step, saved.seconds, code=saved.code)
         store.append(folder / "rows.jsonl", [*cost, *rows])
+        if added := biases(model, max(lengths(cfg))):
+            store.write_whole(folder / store.BIASES, json.dumps(added).encode())
         run.evaluation(store.load(folder / "rows.jsonl"))  # all of them: W&B shows the last table
         summary = report.of(folder)
         for file in report.write(summary, folder):

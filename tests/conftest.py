@@ -114,6 +114,8 @@ def pytest_terminal_summary(terminalreporter):
     skipped = stats.get("skipped", [])
     if long := [report for report in skipped if "run with --long" in str(report.longrepr)]:
         say(f"{len(long)} long tests were skipped: run them with --long")
+    if blind := [report for report in skipped if "install chromium" in str(report.longrepr)]:
+        say(f"{len(blind)} tests of report.html were skipped: they need a browser: apt-get install chromium")
     if scheme := terminalreporter.config.getoption("--scheme"):
         broken = {}
         for report in [*stats.get("failed", []), *stats.get("error", [])]:

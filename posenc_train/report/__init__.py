@@ -3,6 +3,7 @@
 pandas and matplotlib are slow to import, so they are when they are needed.
 """
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,9 +24,10 @@ def of(folder: Path | str, gate: float = 0.95, tolerance: float = 0.05) -> "Repo
     return tables.summary(store.read(folder), gate, tolerance)
 
 
-def verdict(experiment: Mapping[str, Any], folder: Path | str, cells: Sequence[str]) -> str:
+def verdict(experiment: Mapping[str, Any], folder: Path | str, cells: Sequence[str], command: str = "") -> str:
     """What the rows of these cells of a study say of its experiment, as plain text: ours beside the published table,
-    and the claims. Both are written into the folder as well, as published and claims, .md and .csv."""
+    and the claims. Both are written into the folder as well, as published and claims, .md and .csv, and what was asked
+    for `write_page`. command: the one that does this."""
     from posenc_train.report import claims, published, store
 
     frame = store.read(folder)
@@ -35,6 +37,8 @@ def verdict(experiment: Mapping[str, Any], folder: Path | str, cells: Sequence[s
     files["claims.csv"] = claims.csv(verdicts)
     if beside.blocks:
         files["published.csv"] = published.csv(beside)
+    asked = {"command": command, "experiment": experiment, "cells": list(cells)}
+    files[store.EXPERIMENT] = json.dumps(asked, ensure_ascii=False, indent=1)
     for name, content in files.items():
         store.write_whole(Path(folder) / name, content.encode())
     return f"{published.text(beside)}\n{claims.text(verdicts)}"
@@ -49,6 +53,16 @@ def write(report: "Report", folder: Path | str) -> list[Path]:
     for name, content in files.items():
         store.write_whole(Path(folder) / name, content)
     return [Path(folder) / name for name in files]
+
+
+def write_page(report: "Report", folder: Path | str) -> Path:
+    """Writes report.html, a page of the whole study that needs nothing else, into its folder; returns its path. The
+    verdict in it is that of the experiment that was run last in this folder."""
+    from posenc_train.report import page, store
+
+    folder = Path(folder)
+    store.write_whole(folder / "report.html", page.render(report, folder, page.asked(folder)).encode())
+    return folder / "report.html"
 
 
 def text(report: "Report") -> str:

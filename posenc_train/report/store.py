@@ -17,6 +17,8 @@ from posenc_train.config import UserError, training_config
 from posenc_train.evaluation.rows import FIELDS, Row
 
 ROWS, CONFIG, NOTES = "rows.jsonl", "config.yaml", "notes.json"
+BIASES = "biases.json"  # in a run folder: posenc_train/evaluation/biases.py
+EXPERIMENT = "experiment.json"  # in a study's folder: what was run last, and how
 NO_STUDIES = ("wandb",)  # W&B's own folder stands beside the studies
 
 
