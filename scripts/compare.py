@@ -15,7 +15,7 @@ def main(cfg: dict) -> None:
     folder = Path("runs", cfg["study"])
     summary = report.of(folder, cfg["gate"], cfg["tolerance"])
     print(report.text(summary))
-    for file in report.write(summary, folder):
+    for file in [*report.write(summary, folder), *report.for_paper(summary, folder)]:
         print(f"wrote {file}")
 
 

@@ -30,7 +30,7 @@ def main(cfg: dict) -> None:
     summary = report.of(folder)
     print(report.text(summary))
     print(report.verdict(cfg["experiment"], folder, [cell.folder.name for cell in done]))
-    for file in report.write(summary, folder):
+    for file in [*report.write(summary, folder), *report.for_paper(summary, folder)]:
         print(f"wrote {file}")
     study.tell(failed)
     runs.complain(row for cell in done for row in runs.measurements(cell.config, cell.folder))

@@ -51,6 +51,17 @@ def write(report: "Report", folder: Path | str) -> list[Path]:
     return [Path(folder) / name for name in files]
 
 
+def for_paper(report: "Report", folder: Path | str) -> list[Path]:
+    """Writes table.tex, table.parquet and the figures as PDF into a folder; returns their paths."""
+    from posenc_train.report import figures, formats, latex, store
+
+    files = {"table.tex": latex.text(report).encode(), "table.parquet": formats.parquet(report)}
+    files |= figures.for_paper(report)
+    for name, content in files.items():
+        store.write_whole(Path(folder) / name, content)
+    return [Path(folder) / name for name in files]
+
+
 def text(report: "Report") -> str:
     """The tables as plain text within the width of the terminal (80 columns where there is none)."""
     from posenc_train.report import formats

@@ -68,7 +68,8 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean over seeds and its sample standard deviation (None for one seed). `counts`: the numbers of scored
+    """Mean over seeds, its sample standard deviation (None for one seed) and, unless one of them has no number, the
+    `values` of the seeds. `counts`: the numbers of scored
     targets that occur. `interval`: of a rate, 95 %, over the examples that one seed was asked (see intervals.py).
     `quantity`: what it is, where a table holds several. Whoever shows a `value` whose `status` is not "ok" shows
     the status with it."""
@@ -84,6 +85,7 @@ class Cell:
     quantity: str
     interval: tuple[float, float] | None = None
     marked: bool = False
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -417,6 +419,7 @@ def _cell(rows: list[Record]) -> Cell:
         code=last["code"],
         quantity=last.get("of", last["quantity"]),
         interval=wilson(float(np.mean(values)), examples) if values and examples else None,
+        values=() if statuses else tuple(values),
     )
 
 
