@@ -576,7 +576,7 @@ def _curves(key: tuple, rows: list[Record]) -> Curves:
     return Curves(task, model, train_length, protocol, unit, seeds, tuple(curves))
 
 
-# ---- for verdicts ----------------------------------------------------------------------------------------
+# ---- for verdicts and notebooks --------------------------------------------------------------------------------
 
 
 def final(frame: pd.DataFrame, gate: float = 0.95) -> list[Record]:
@@ -586,3 +586,10 @@ def final(frame: pd.DataFrame, gate: float = 0.95) -> list[Record]:
     scores = _gated([score for row in rows for score in _scores(row, {})], gate)
     seen = {"bits per byte"}  # the rows of perplexity again
     return [row for row in scores if not (_along(row) or row["by"] or row["quantity"] in seen)]
+
+
+def divided(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame of `store.read` with `value`, total / count, beside the two."""
+    frame = frame.copy()
+    frame.insert(frame.columns.get_loc("count") + 1, "value", frame["total"] / frame["count"])
+    return frame
