@@ -20,7 +20,7 @@ def of(folder: Path | str, gate: float = 0.95, tolerance: float = 0.05) -> "Repo
     """
     from posenc_train.report import store, tables
 
-    return tables.summary(store.read(folder), gate, tolerance)
+    return tables.summary(store.read(folder), gate, tolerance, store.documents(folder))
 
 
 def verdict(experiment: Mapping[str, Any], folder: Path | str, cells: Sequence[str]) -> str:

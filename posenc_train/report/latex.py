@@ -21,7 +21,7 @@ SIGNS = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "[": "{[}", "]": "{]}", "*": "{*}",
     "`": r"\textasciigrave{}", "'": r"\textquotesingle{}", "±": r"$\pm$", "≥": r"$\geq$", "–": "--",
-    "†": r"$^{\dagger}$",
+    "†": r"$^{\dagger}$", "…": r"\ldots{}",
 } | {sign: f"\\{sign}" for sign in "{}$%&#_"}  # fmt: skip
 
 
