@@ -1,4 +1,4 @@
-"""Every published table at the scale smoke, really run by its command: trained, evaluated, judged, put beside theirs."""
+"""Every published table at the scale smoke, by its command: trained, evaluated, judged, put beside theirs."""
 
 import os
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 
 from posenc_train.config import UserError
 from posenc_train.tasks.asked import BLOCK
-from posenc_train.tasks.base import Batch, Task
+from posenc_train.tasks.base import NEXT_TOKEN, Batch, Task
 from posenc_train.tasks.draw import Draw
 
 
