@@ -40,8 +40,10 @@ def evaluated(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], Path, str]:
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         store.write_whole(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False).encode())
-        rows = [size(config, task, model, label), *evaluate_run(config, task, model, 0, label, folder)]
-        added = store.append(folder / "rows.jsonl", rows)
+        documents = []
+        rows = [*evaluate_run(config, task, model, 0, label, folder, documents=documents)]
+        rows.insert(0, size(config, task, model, label))
+        added = store.append(folder / "rows.jsonl", rows, documents)
     print(f"{folder}: {added} of {len(rows)} rows are new")
     return config, folder, label
 

@@ -15,7 +15,8 @@ def main(cfg: dict) -> None:
     folder = Path("runs", cfg["study"])
     summary = report.of(folder, cfg["gate"], cfg["tolerance"])
     print(report.text(summary))
-    for file in [*report.write(summary, folder), report.write_page(summary, folder)]:
+    files = [*report.write(summary, folder), *report.for_paper(summary, folder), report.write_page(summary, folder)]
+    for file in files:
         print(f"wrote {file}")
 
 

@@ -36,8 +36,9 @@ def main(cfg: dict) -> None:
         load(model, folder / "last.ckpt")
         with locked(folder):
             done = runs.done(trained, folder, saved.label)
-            rows = [*evaluate_run(trained, task, model, saved.step, saved.label, folder, code=saved.code, done=done)]
-            added = store.append(folder / "rows.jsonl", rows)
+            asked = {"code": saved.code, "done": done, "documents": (documents := [])}
+            rows = [*evaluate_run(trained, task, model, saved.step, saved.label, folder, **asked)]
+            added = store.append(folder / "rows.jsonl", rows, documents)
             data = {data_hash(task, length, longest(trained)) for length in lengths(trained)}
             runs.remember(trained, folder, saved, data | {row.eval_hash for row in rows}, 0.0)
         print(f"{folder}: {added} rows are new")

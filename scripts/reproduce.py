@@ -32,7 +32,8 @@ def main(cfg: dict) -> None:
     print(report.text(summary))
     command = shlex.join(["python", "scripts/reproduce.py", *command_line()])
     print(report.verdict(cfg["experiment"], folder, [cell.folder.name for cell in done], command))
-    for file in [*report.write(summary, folder), report.write_page(summary, folder)]:
+    files = [*report.write(summary, folder), *report.for_paper(summary, folder), report.write_page(summary, folder)]
+    for file in files:
         print(f"wrote {file}")
     study.tell(failed)
     runs.complain(row for cell in done for row in runs.measurements(cell.config, cell.folder))

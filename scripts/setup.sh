@@ -101,7 +101,7 @@ else
 fi
 
 say "installing the versions of constraints.txt with $(if have_uv; then echo uv; else echo pip; fi):" \
-  "122 packages, 1.7 GB on disk (several more with a GPU build of torch), a minute or two and the downloads"
+  "123 packages, 1.7 GB on disk (several more with a GPU build of torch), a minute or two and the downloads"
 goal=$(wanted)
 : >"$stamp"
 log=.venv/setup.log # downloads of 100 MB and more are shown as they start

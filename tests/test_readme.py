@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import wandb.cli.cli
 from running import ROOT
 
 from posenc_train import catalogue
@@ -31,6 +32,7 @@ SHRINK = {  # the command up to its first override -> what is appended
     "python scripts/train.py -m": f"{SMALL} train_length=16",
     "python scripts/evaluate.py": "lengths=[16,40]",
     "python scripts/compare.py": "study=readme",
+    "python scripts/dashboard.py": "study=readme",
     "python scripts/schemes.py": "",
     "python scripts/show_task.py": "",
     "python scripts/reproduce.py experiment=drope": f"{SMALL} train_length=16 trainer.threads=1",
@@ -102,6 +104,19 @@ def test_command_that_needs_more_is_composed(command, tmp_path):
             overrides = [word for word in overrides if "launcher" not in word]
         check(compose(name, overrides))
     assert scripts or words[0] == "wandb" or words[-2:] == ["bash", "scripts/setup.sh"]
+    if words[0] == "wandb":
+        assert words[1] in wandb.cli.cli.cli.commands
+        assert all(Path(ROOT, word).is_file() for word in words if word.endswith(".yaml"))
+
+
+def test_the_notebook_of_the_readme(newcomer):
+    """The Python that defines no scheme, of the study that the commands have trained."""
+    (code,) = [text for language, _, text in BLOCKS if language == "python" and "class " not in text]
+    assert "runs/default" in code
+    code = code.replace("runs/default", "runs/readme")
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=newcomer, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and re.search(r"^alibi +\d+\.\d+", done.stdout, re.M), done.stdout + done.stderr
 
 
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process runs them all")

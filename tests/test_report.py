@@ -193,6 +193,36 @@ def test_reading_gives_slices_as_columns(tmp_path):
     assert len(store.read(tmp_path / "runs" / "s" / row().cell)) == 3
 
 
+def test_a_notebook_gets_a_line_for_each_measurement(tmp_path):
+    made = [*(r for r in quickstart(random.Random(4)) if r.scheme != "t5"), row(scheme="t5", status="out of memory")]
+    study = save(tmp_path, made)
+    frame = posenc_train.rows(str(study))
+    assert len(frame) == len(made) and set(FIELDS) < set(frame.columns)
+    lines = [json.loads(line) for file in study.glob("*/rows.jsonl") for line in file.read_text().splitlines()]
+    coordinates = ("cell", "protocol", "metric", "length", "extension", "status")
+    wanted = {
+        (*(line[name] for name in coordinates), json.dumps(line["slice"], sort_keys=True), line["unit"]): line
+        for line in lines
+    }
+    for _, found in frame.iterrows():
+        line = wanted.pop((*(found[name] for name in coordinates), found["slice"], found["unit"]))
+        if line["status"] == "ok":
+            assert found["value"] == line["total"] / line["count"]
+        else:
+            assert math.isnan(found["value"])
+    assert not wanted
+    with pytest.raises(UserError) as error:
+        posenc_train.rows(tmp_path / "runs" / "other")
+    assert "\n" not in str(error.value) and "study=other" in str(error.value) and "s" in str(error.value)
+
+
+def test_importing_the_package_imports_nothing_dear():
+    code = (
+        "import sys, posenc_train; exit(bool({'torch', 'pandas', 'numpy', 'wandb', 'matplotlib'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1], timeout=60)
+
+
 def test_a_study_without_rows_is_told_from_one_that_is_not_there(tmp_path):
     save(tmp_path, [row(study="mine")])
     save(tmp_path, [row(study="other")])

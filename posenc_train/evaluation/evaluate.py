@@ -17,7 +17,7 @@ from torch import Tensor
 
 from posenc_train.evaluation.answers import answers
 from posenc_train.evaluation.classified import classified
-from posenc_train.evaluation.measurement import LOGITS, TOKENS, Draws, Measurement, attempted, beyond
+from posenc_train.evaluation.measurement import LOGITS, TOKENS, Documents, Draws, Measurement, attempted, beyond
 from posenc_train.evaluation.protocols import Cuts, applies, cuts, protocol_label, resolved, where
 from posenc_train.evaluation.recurrence import distances, slices
 from posenc_train.model.transformer import Transformer
@@ -141,20 +141,22 @@ def measured(
     if name == "regret":
         yield from above(task, windows, loss, **common)
         return
-    parts = [({}, scored)]
+    if not scored.any():
+        return
+    parts = [(by_document(task, loss, scored, slice={}, **common), scored)]
     for key, values in task.window_slices(scored.shape[1]).items():
-        parts += [({key: value.item()}, scored & (values == value)[:, None]) for value in np.unique(values)]
-    for part, here in parts:
-        if not here.any():
-            continue
-        whole = total(loss[here], slice=part, **common)
+        for value in np.unique(values):
+            here = scored & (values == value)[:, None]
+            if here.any():
+                parts.append((total(loss[here], slice={key: value.item()}, **common), here))
+    for whole, here in parts:
         yield whole
         if name not in WHOLE:
             continue
         for unit, count in units(task, windows).items():
             number = int(count[:, 1:][here].sum()) if whole.status == "ok" else 0
             if number or whole.status != "ok":
-                yield replace(whole, count=number, unit=unit)
+                yield replace(whole, count=number, unit=unit, documents=None)
 
 
 def units(task: Task, windows: Int[np.ndarray, "text t"]) -> dict[str, Int[np.ndarray, "text t"]]:
@@ -191,6 +193,24 @@ def above(
         here = {**common, "slice": {"position": [first, last]}}
         yield total(excess[:, first : last + 1], **here)
         yield total(loss[:, first : last + 1], **here | {"metric": "nll"})
+
+
+def by_document(
+    task: Task,
+    loss: Float[np.ndarray, "text target"],
+    scored: Bool[np.ndarray, "text target"],
+    **common,
+) -> Measurement:
+    """All that is scored, as the sum of sums by document, exact up to one rounding and so the same in any order."""
+    number = task.documents(scored.shape[1])
+    number, which = np.unique(np.arange(len(scored)) if number is None else number, return_inverse=True)
+    count = np.bincount(which, scored.sum(axis=1)).astype(np.int64)
+    sums = np.bincount(which, np.where(scored, loss, 0.0).sum(axis=1))
+    if not np.isfinite(sums).all():
+        return Measurement(total=None, count=0, status="not finite", **common)
+    asked = count > 0
+    documents = Documents(number[asked], sums[asked], count[asked])
+    return Measurement(total=math.fsum(documents.total), count=int(count.sum()), documents=documents, **common)
 
 
 def total(losses: Float[np.ndarray, "*m"], **common) -> Measurement:

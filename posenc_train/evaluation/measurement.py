@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from posenc_train.model.transformer import Transformer
@@ -18,9 +19,18 @@ Draws = Sequence[Int[Tensor, "n"] | None]  # positions of a row under each draw 
 T = TypeVar("T")
 
 
+class Documents(NamedTuple):
+    """The sums of a measurement by document: the number of each, the sum of its losses, how many they are."""
+
+    document: Int[np.ndarray, "d"]
+    total: Float[np.ndarray, "d"]
+    count: Int[np.ndarray, "d"]
+
+
 @dataclass(frozen=True)
 class Measurement:
-    """What evaluation knows of a row; the run adds where it comes from."""
+    """What evaluation knows of a row; the run adds where it comes from. `documents`: of losses of whole texts, and
+    math.fsum of their totals is `total`."""
 
     length: int
     protocol: str
@@ -31,6 +41,7 @@ class Measurement:
     eval_hash: str
     slice: dict = field(default_factory=dict)
     status: str = "ok"
+    documents: Documents | None = field(default=None, compare=False)
 
 
 def beyond(model: Transformer, length: int, draws: Draws) -> bool:

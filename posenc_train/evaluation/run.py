@@ -10,7 +10,7 @@ from posenc_train.build import build_sampling, extend, scale_of
 from posenc_train.config import cell_name, extension_label, label, lengths, longest, protocols
 from posenc_train.evaluation import longrope
 from posenc_train.evaluation.evaluate import data_hash, evaluate
-from posenc_train.evaluation.measurement import attempted
+from posenc_train.evaluation.measurement import Documents, Measurement, attempted
 from posenc_train.evaluation.protocols import applies, protocol_label, resolved, tokens_fed
 from posenc_train.evaluation.rows import Row
 from posenc_train.evaluation.validation import validated
@@ -78,13 +78,22 @@ def evaluate_run(
     tell: Callable[[str], None] = print,
     code: str = "-",
     done: Done = (),
+    documents: list[tuple[Row, Documents]] | None = None,
 ) -> Iterator[Row]:
     """The rows of every extension, length and protocol that the configuration asks for; checkpoint is its label.
 
     The scale of an extension is that of the length, so each length has schemes of its own. folder: keeps what a search
     finds (None: nothing does); tell: gets a line on its progress, and on what a dear protocol costs before it starts.
-    code: the fingerprint of the training. done: what need not be measured again.
+    code: the fingerprint of the training. done: what need not be measured again. documents: gets the sums by document
+    of the rows that have such.
     """
+
+    def row(m: Measurement, extension: str = "none", **more) -> Row:
+        made = Row(**where | more, extension=extension, **{k: v for k, v in vars(m).items() if k != "documents"})
+        if documents is not None and m.documents is not None:
+            documents.append((made, m.documents))
+        return made
+
     codes = {name: fingerprint.evaluated(cfg, name, code) for name in ("none", *cfg["extension"])}
     where, sampling = coordinates(cfg, task, step, checkpoint, codes["none"]), build_sampling(cfg)
     asked = {name: own for name, own in protocols(cfg).items() if name in (*task.protocols, CHOICE)}
@@ -105,10 +114,9 @@ def evaluate_run(
     if CHOICE in asked:
         m = validated(model, task, trained, longest(cfg), sampling)
         if ("none", trained, m.protocol, m.eval_hash) not in done:
-            yield Row(**where, extension="none", **vars(m))
+            yield row(m)
     if ONCE in asked and (alone := left([ONCE], "none", once(cfg))):
-        for m in evaluate(model, task, [once(cfg)], alone, **common):
-            yield Row(**where, extension="none", **vars(m))
+        yield from map(row, evaluate(model, task, [once(cfg)], alone, **common))
     usual = [name for name in asked if name not in (ONCE, CHOICE)]
     for name, settings in cfg["extension"].items():
         told = extension_label(name, settings)
@@ -124,7 +132,7 @@ def evaluate_run(
 
             built, status = attempted(extended)
             for m in evaluate(built or model, task, [length], here, status=None if built else status, **common):
-                yield Row(**where | {"code": codes[name]}, extension=told, **vars(m))
+                yield row(m, told, code=codes[name])
 
 
 def costs(cfg: Mapping[str, Any], task: Task, asked: Mapping[str, Mapping]) -> Iterator[str]:

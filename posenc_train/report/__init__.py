@@ -21,7 +21,7 @@ def of(folder: Path | str, gate: float = 0.95, tolerance: float = 0.05) -> "Repo
     """
     from posenc_train.report import store, tables
 
-    return tables.summary(store.read(folder), gate, tolerance)
+    return tables.summary(store.read(folder), gate, tolerance, store.documents(folder))
 
 
 def verdict(experiment: Mapping[str, Any], folder: Path | str, cells: Sequence[str], command: str = "") -> str:
@@ -63,6 +63,17 @@ def write_page(report: "Report", folder: Path | str) -> Path:
     folder = Path(folder)
     store.write_whole(folder / "report.html", page.render(report, folder, page.asked(folder)).encode())
     return folder / "report.html"
+
+
+def for_paper(report: "Report", folder: Path | str) -> list[Path]:
+    """Writes table.tex, table.parquet and the figures as PDF into a folder; returns their paths."""
+    from posenc_train.report import figures, formats, latex, store
+
+    files = {"table.tex": latex.text(report).encode(), "table.parquet": formats.parquet(report)}
+    files |= figures.for_paper(report)
+    for name, content in files.items():
+        store.write_whole(Path(folder) / name, content)
+    return [Path(folder) / name for name in files]
 
 
 def text(report: "Report") -> str:

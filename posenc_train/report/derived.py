@@ -29,7 +29,7 @@ RATIO, USABLE = "extrapolation ratio", "longest usable length"
 
 def derived(scores: Iterable[Record], tolerance: float) -> Iterator[Record]:
     """scores: rows with `quantity`, `value`, `mean`. The records that come back have `of`, what they are in full;
-    `slice`, the same in short; and `form`, how to show them: as a difference, ratio or length."""
+    `slice`, the same in short; and `form`, how to show them: as a difference, ratio or length. A gain has a `base`."""
     series: dict[tuple, list[Record]] = {}
     for score in scores:
         if score["quantity"] in ("perplexity", *RATES):
@@ -45,7 +45,8 @@ def derived(scores: Iterable[Record], tolerance: float) -> Iterator[Record]:
         for score in line:
             made.append(_ratio(base, score))
             if _bare(base) == "same_targets" and base["quantity"] == "perplexity":
-                made.append(_made(score, base, GAIN, "gain", "difference", _less(base["mean"], score["mean"])))
+                gain = _made(score, base, GAIN, "gain", "difference", _less(base["mean"], score["mean"]))
+                made.append(gain | {"base": base})
             if _bare(base) == "nonoverlapping" and score["extension"] == "none":
                 made += _split(base, _alone(series, base), score)
         yield from (record for record in made if record["status"] != "ok" or record["value"] is not None)

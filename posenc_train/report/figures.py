@@ -1,16 +1,18 @@
-"""From a report to pictures, each as PNG and SVG: the same numbers as in its tables.
+"""From a report to pictures, each as PNG and SVG, and for a paper as PDF: the same numbers as in its tables.
 
 A scheme has one colour and one marker in every figure: fixed ones for those that have been here from the
 start, and for any other name a hash decides. Colours are those of Okabe and Ito, which colour-blind readers
 can tell apart. The same report gives the same bytes.
 """
 
+import contextlib
 import hashlib
 import itertools
 import math
 import re
 import textwrap
 import warnings
+from collections.abc import Iterator
 from io import BytesIO
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from posenc_train.report.tables import SCHEMES, Cell, Column, Curve, Curves, Line, Report, Table, all_seeds, bare
@@ -31,7 +34,10 @@ COLOURS = ("#000000", "#E69F00", "#56B4E9", "#D55E00", "#0072B2", "#009E73", "#C
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "<", ">", "*", "p", "h", "d", "8")
 PER_OCTAVE = 3  # points of a loss-by-position curve; single positions are too noisy to look at
 DRAWN = ("ok", "not learned", "1x not measured")  # statuses of cells whose value is one
+COLUMN, PAGE, HIGH = 3.25, 6.75, 2.1  # inches: of a paper in two columns; a panel without its legend
+SMALLEST = 6.5  # points
 SETTINGS = {
+    "pdf.fonttype": 42,  # TrueType, embedded: journals refuse matplotlib's usual Type 3
     "svg.hashsalt": "posenc-train",
     "text.parse_math": False,  # a name with a dollar sign is a name
     "font.size": 9,
@@ -68,22 +74,38 @@ class Entry(NamedTuple):
 
 
 def draw(report: Report) -> dict[str, bytes]:
-    """{file name: content}. What has nothing to show has no file."""
-    figures: dict[str, Figure] = {}
+    """{file name: content}, PNG and SVG. What has nothing to show has no file."""
+    with _settings():
+        return {f"{name}.{kind}": _bytes(it, kind) for name, it in _figures(report).items() for kind in ("png", "svg")}
+
+
+def for_paper(report: Report) -> dict[str, bytes]:
+    """{file name: content}, PDF with its fonts embedded: as wide as a column, or as a page where there are several
+    panels, with the legend below and without a headline, which is the caption's business."""
+    with _settings():
+        return {f"{name}.pdf": _bytes(typeset(it), "pdf") for name, it in _figures(report).items()}
+
+
+@contextlib.contextmanager
+def _settings() -> Iterator[None]:
     with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # names in other scripts are drawn as boxes
-        for tables in _together(report, ("perplexity",)):
-            figures[_file(figures, "perplexity", tables[0])] = against_length(tables, "perplexity")
-        for tables in _together(report, ("token accuracy", "exact match")):
-            figures[_file(figures, "accuracy", tables[0])] = against_length(tables, "accuracy")
-        for curves in report.curves:
-            if curves.curves:
-                kind = "loss_and_optimum" if bare(curves.protocol) == "regret" else "loss_by_position"
-                figures[_file(figures, kind, curves)] = loss_by_position(curves)
-        for table in _depths(report):
-            figures[_file(figures, f"depth_{table.quantity.replace(' ', '_')}", table)] = depth_by_length(table)
-        kinds = ("png", "svg")
-        return {f"{name}.{kind}": _bytes(figure, kind) for name, figure in figures.items() for kind in kinds}
+        yield
+
+
+def _figures(report: Report) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    for tables in _together(report, ("perplexity",)):
+        figures[_file(figures, "perplexity", tables[0])] = against_length(tables, "perplexity")
+    for tables in _together(report, ("token accuracy", "exact match")):
+        figures[_file(figures, "accuracy", tables[0])] = against_length(tables, "accuracy")
+    for curves in report.curves:
+        if curves.curves:
+            kind = "loss_and_optimum" if bare(curves.protocol) == "regret" else "loss_by_position"
+            figures[_file(figures, kind, curves)] = loss_by_position(curves)
+    for table in _depths(report):
+        figures[_file(figures, f"depth_{table.quantity.replace(' ', '_')}", table)] = depth_by_length(table)
+    return figures
 
 
 def _together(report: Report, quantities: tuple[str, ...]) -> list[list[Table]]:
@@ -127,9 +149,41 @@ def _file(taken: dict, kind: str, of: Table | Curves) -> str:
 
 def _bytes(figure: Figure, kind: str) -> bytes:
     out = BytesIO()
-    undated = {"svg": {"Date": None}, "png": {"Software": None}}[kind]
+    undated = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}[kind]
     figure.savefig(out, format=kind, dpi=200, metadata=undated)
     return out.getvalue()
+
+
+def typeset(figure: Figure) -> Figure:
+    """The same figure at the width of a paper's column or page, in letters of SMALLEST points and more."""
+    panels = [axes for axes in figure.axes if axes.get_title()]  # without the bar of colours
+    keyed = [axes for axes in panels if axes.get_legend()]
+    across = len({axes.get_subplotspec().colspan.start for axes in panels})
+    wide = COLUMN if across == 1 else PAGE
+    high = HIGH if keyed else figure.get_figheight() * max(0.8, wide / figure.get_figwidth())
+    figure.suptitle("")
+    for text in figure.findobj(Text):
+        text.set_fontsize(max(SMALLEST, 0.85 * text.get_fontsize()))
+    for line in figure.findobj(Line2D):
+        line.set(markersize=0.75 * line.get_markersize(), linewidth=0.75 * line.get_linewidth())
+    for axes in panels if keyed else ():
+        axes.set_title(textwrap.fill(axes.get_title().replace("\n", " "), int(13 * wide / across)))
+    lines = sum(_legend_below(figure, axes, wide) for axes in keyed)
+    figure.set_size_inches(wide, high + 0.15 * lines)
+    return figure
+
+
+def _legend_below(figure: Figure, axes: Axes, wide: float) -> int:
+    """Moves the legend of a panel under all of them; returns its number of lines."""
+    old = axes.get_legend()
+    names = [text.get_text().replace("\n", " ") for text in old.get_texts()]
+    columns = max(1, min(len(names), int(wide / (0.5 + 0.05 * max(map(len, names))))))  # inches: a line, a letter
+    place = {"loc": "outside lower center", "ncols": columns, "fontsize": SMALLEST, "columnspacing": 1.0}
+    new = figure.legend(old.legend_handles, ["" for _ in names], **place)
+    for text, name in zip(new.get_texts(), names, strict=True):
+        text.set_text(name)
+    old.remove()
+    return -(-len(names) // columns)
 
 
 # ---- the figures -----------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""What a report's tables look like: in a terminal, as Markdown, as CSV."""
+"""What a report's tables look like: in a terminal, as Markdown, as CSV and parquet (in latex.py: as LaTeX)."""
 
 import html
 from collections.abc import Iterator
 from dataclasses import replace
-from io import StringIO
+from io import BytesIO, StringIO
 
 import pandas as pd
 from rich import box
@@ -213,7 +213,18 @@ def _escaped(text: str) -> str:
 
 
 def csv(report: Report) -> str:
-    """One line per cell of every table, numbers in full; `value` is empty unless `status` is ok. `by` says of which
+    return frame(report).to_csv(index=False, lineterminator="\n")
+
+
+def parquet(report: Report) -> bytes:
+    """What `csv` has, with the types of its columns."""
+    out = BytesIO()
+    frame(report).to_parquet(out, index=False)
+    return out.getvalue()
+
+
+def frame(report: Report) -> pd.DataFrame:
+    """One line per cell of every table, numbers in full; `value` is missing unless `status` is ok. `by` says of which
     kind: empty, or the name of the parts (depth, …), or "training" for what was measured along it, its end included.
     """
     records = [
@@ -222,7 +233,7 @@ def csv(report: Report) -> str:
         for line in table.lines
         for column in sorted(line.cells)
     ]
-    return pd.DataFrame.from_records(records).to_csv(index=False, lineterminator="\n")
+    return pd.DataFrame.from_records(records)
 
 
 def _record(table: Table, line: Line, column: Column, cell: Cell) -> dict:
@@ -265,6 +276,7 @@ def _text(line: Line, column: Column, cell: Cell | None) -> str:
     plus = "+" * (cell.quantity in (GAIN, STARVED, LONGER) and cell.value >= 0)
     sd = "" if cell.sd is None else f" ±{form(cell.sd)}"
     ends = "" if cell.interval is None else " ({:.2f}–{:.2f})".format(*cell.interval)
+    ends = " ({:.3f}…{:.3f})".format(*cell.interval) if ends and cell.quantity == GAIN else ends
     fewer = "" if cell.seeds == line.seeds else f" (n={len(cell.seeds)})"
     return f"{plus}{form(cell.value)}{mark}{sd}{ends}{fewer}"
 

@@ -1,7 +1,8 @@
-"""What seeds say together: thin over scipy and statsmodels.
+"""What seeds say together, and what the documents of one training do: thin over scipy and statsmodels.
 
-Seeds are the repetitions: a value is one seed's, and an interval is over seeds. LEVEL is that of every interval here,
-and RISK what it leaves out on one side, which is the level of every one-sided p.
+Seeds are the repetitions: a value is one seed's, and an interval is over seeds. Where there is one seed, its documents
+are resampled: that interval is of other texts for the same weights, and says nothing of another training. LEVEL is that
+of every interval here, and RISK what it leaves out on one side, which is the level of every one-sided p.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,10 @@ import numpy as np
 LEVEL = 0.95
 RISK = (1 - LEVEL) / 2
 ENOUGH = 5  # items below which an order says nothing: four have 24 orders, and the best is no rarer than 1 in 24
+
+
+FEWEST = 10  # documents, below which an interval of resampled ones is too narrow
+RESAMPLES = 9999
 
 
 class Spread(NamedTuple):
@@ -60,6 +65,29 @@ def interval(values: Sequence[float]) -> Interval:
         return Interval(mean, None, None, n)
     half = float(stats.t.ppf(1 - RISK, n - 1)) * error
     return Interval(mean, mean - half, mean + half, n)
+
+
+def over_documents(totals: Sequence[float], counts: Sequence[int]) -> tuple[float, float] | None:
+    """The interval of sum(totals) / sum(counts) when documents are resampled (bootstrap, BCa; the same each time).
+
+    totals: by document, such as the difference of two sums of losses of the same targets; counts: how many those are.
+    None for fewer than FEWEST documents; of documents that are all alike it is their value alone.
+    """
+    from scipy import stats
+
+    totals, counts = np.asarray(totals, float), np.asarray(counts, float)
+    if len(totals) < FEWEST:
+        return None
+    means = totals / counts
+    if (means == means[0]).all():
+        return float(means[0]), float(means[0])
+
+    def mean(totals, counts, axis):
+        return totals.sum(axis) / counts.sum(axis)
+
+    options = {"paired": True, "vectorized": True, "n_resamples": RESAMPLES, "confidence_level": LEVEL, "rng": 0}
+    found = stats.bootstrap((totals, counts), mean, **options).confidence_interval
+    return float(found.low), float(found.high)
 
 
 def p_above(values: Sequence[float], margin: float) -> float:

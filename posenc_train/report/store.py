@@ -1,4 +1,5 @@
-"""Rows on disk: `runs/<study>/<cell>/rows.jsonl`, one JSON object a line.
+"""Rows on disk: `runs/<study>/<cell>/rows.jsonl`, one JSON object a line, and beside them documents.parquet, sums of
+nll by document; those of one row add up to its total (math.fsum).
 
 A file here appears whole or not at all: it is written beside its place and then moved there.
 """
@@ -7,8 +8,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -16,9 +19,13 @@ import yaml
 from posenc_train.config import UserError, training_config
 from posenc_train.evaluation.rows import FIELDS, Row
 
-ROWS, CONFIG, NOTES = "rows.jsonl", "config.yaml", "notes.json"
+ROWS, CONFIG, NOTES, DOCUMENTS = "rows.jsonl", "config.yaml", "notes.json", "documents.parquet"
 BIASES = "biases.json"  # in a run folder: posenc_train/evaluation/biases.py
 EXPERIMENT = "experiment.json"  # in a study's folder: what was run last, and how
+SCORED = (  # the coordinates by which documents.parquet names a row
+    "cell", "protocol", "length", "extension", "sampling", "checkpoint", "unit", "eval_hash", "code",
+)  # fmt: skip
+SUMS = (*SCORED, "document", "total", "count")
 NO_STUDIES = ("wandb",)  # W&B's own folder stands beside the studies
 
 
@@ -60,9 +67,12 @@ def load(path: Path | str) -> list[Row]:
     return rows
 
 
-def append(path: Path | str, rows: Iterable[Row]) -> int:
+def append(path: Path | str, rows: Iterable[Row], documents: Sequence[tuple[Row, Any]] = ()) -> int:
     """Adds the rows whose key the file does not have, all of them or, if anything fails, none. What was out of memory
     gives way where the same evaluation now has something else to say.
+
+    documents: for some of the rows their sums by document, arrays `document`, `total`, `count`, which take the place of
+    earlier ones. They are written first: whatever has its rows has them too.
 
     Returns how many were added. Raises UserError if a line of the file is damaged; the file stays as it is.
     """
@@ -75,9 +85,35 @@ def append(path: Path | str, rows: Iterable[Row]) -> int:
         if row.key() not in keys:
             keys.add(row.key())
             added.append(row)
+    if documents:
+        _keep(Path(path).with_name(DOCUMENTS), documents)
     if added:
         write_whole(path, "".join(row.json() + "\n" for row in [*kept, *added]).encode())
     return len(added)
+
+
+def _keep(path: Path, found: Sequence[tuple[Row, Any]]) -> None:
+    frames = [_sums(path)] if path.is_file() else []
+    frames += [pd.DataFrame({name: getattr(row, name) for name in SCORED} | sums._asdict()) for row, sums in found]
+    frame = pd.concat(frames, ignore_index=True)
+    out = BytesIO()
+    frame.drop_duplicates([*SCORED, "document"], keep="last").to_parquet(out, index=False, compression="zstd")
+    write_whole(path, out.getvalue())
+
+
+def documents(folder: Path | str) -> pd.DataFrame:
+    """The sums of nll by document of a study, or of one run: the columns SUMS, no line where none were kept.
+    `document` is a number, the same for all that was scored on the same text, and `total` is in nats. Raises UserError,
+    which names a file that holds something else."""
+    frames = [_sums(run / DOCUMENTS) for run in runs(folder) if (run / DOCUMENTS).is_file()]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=SUMS)
+
+
+def _sums(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(path)[list(SUMS)]
+    except (ValueError, KeyError, OSError) as error:  # also pyarrow's own
+        raise UserError(f"{path}: not the sums by document of a run: remove it, and tables go without them") from error
 
 
 def _place(row: Row) -> tuple:
@@ -114,8 +150,8 @@ def read(folder: Path | str) -> pd.DataFrame:
     for run in runs(folder):
         rows = load(run / ROWS)
         config = _config(run) if rows else None
-        recipe = _recipe(config, folder) if config else None
-        records += [_record(row, recipe, config) for row in rows]
+        name = recipe(config, folder) if config else None
+        records += [_record(row, name, config) for row in rows]
     if not records:
         raise UserError(_nothing(folder))
     frame = pd.DataFrame.from_records(records)
@@ -152,13 +188,13 @@ def _config(run: Path) -> dict | None:
         raise UserError(f"{path}: not the configuration of a run: restore it or remove its folder") from error
 
 
-def _recipe(config: dict, study: Path) -> str:
+def recipe(config: dict, study: Path) -> str:
     """8 hex digits of the training configuration without its seed; what it starts from is such a recipe too."""
     start = Path(config["init"]).expanduser() if config.get("init") else None
     if start is not None:
         beside = study / start.name  # of the same study, wherever that has been copied to
         before = _config(beside if (beside / CONFIG).is_file() else start)
-        start = _recipe(before, study) if before else start.name
+        start = recipe(before, study) if before else start.name
     text = json.dumps({key: value for key, value in config.items() if key != "seed"} | {"init": start}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

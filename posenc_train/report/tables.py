@@ -18,8 +18,10 @@ import numpy as np
 import pandas as pd
 
 from posenc_train.evaluation.rows import ALONG
-from posenc_train.report.derived import SHORT, WORTH, derived
+from posenc_train.report import statistics
+from posenc_train.report.derived import GAIN, SHORT, WORTH, derived
 from posenc_train.report.intervals import wilson
+from posenc_train.report.store import SCORED
 
 TASKS = ("text", "copy")  # the order of tables; anything else follows by name
 PROTOCOLS = (
@@ -44,6 +46,11 @@ DISTINCTIONS = {  # what tells two lines of one scheme apart, and how their labe
     "code": "code ", "tokens_seen": "tokens ", "cell": "#",
 }  # fmt: skip
 BY_POSITION = ("per_position", "regret")  # protocols of which there are curves
+EXAMPLES = "in brackets: 95 % interval (Wilson) over the examples"
+DOCUMENTS = (
+    "in brackets: 95 % interval over the evaluation's documents, resampled (bootstrap): what another text would "
+    "change, and not another training"
+)
 CLUSTERED = ", each taken as wholly right or wrong: never too narrow for tokens that go together"
 MARK = "†"
 
@@ -68,8 +75,10 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean over seeds and its sample standard deviation (None for one seed). `counts`: the numbers of scored
-    targets that occur. `interval`: of a rate, 95 %, over the examples that one seed was asked (see intervals.py).
+    """Mean over seeds, its sample standard deviation (None for one seed) and, unless one of them has no number, the
+    `values` of the seeds. `counts`: the numbers of scored
+    targets that occur. `interval`: 95 %, of a rate over the examples that one seed was asked (see intervals.py), of a
+    gain over window, where there is one seed, over its resampled documents.
     `quantity`: what it is, where a table holds several. Whoever shows a `value` whose `status` is not "ok" shows
     the status with it."""
 
@@ -84,6 +93,7 @@ class Cell:
     quantity: str
     interval: tuple[float, float] | None = None
     marked: bool = False
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -163,13 +173,15 @@ class Report:
     tolerance: float = 0.05
 
 
-def summary(frame: pd.DataFrame, gate: float = 0.95, tolerance: float = 0.05) -> Report:
+def summary(
+    frame: pd.DataFrame, gate: float = 0.95, tolerance: float = 0.05, documents: pd.DataFrame | None = None
+) -> Report:
     """Tables and curves from the rows of `store.read`.
 
     Where a cell was evaluated twice by different code, the last row counts. `gate`: a model whose token
     accuracy at the longest length up to its train length is below this has not learned the task, and its
     longer cells say so. `tolerance`: a length is usable while perplexity is at most 1 + tolerance times that of the
-    trained length, or accuracy at least 1 - tolerance times.
+    trained length, or accuracy at least 1 - tolerance times. documents: as of `store.documents`.
     """
     rows = [_folded(row) for row in frame.drop_duplicates(_SAME_MEASUREMENT, keep="last").to_dict("records")]
     asked = {_sitting(row): row["count"] for row in rows if row["metric"] == "exact" and row["status"] == "ok"}
@@ -182,7 +194,9 @@ def summary(frame: pd.DataFrame, gate: float = 0.95, tolerance: float = 0.05) ->
     ]
     scores = list(_gated([score for row in rows for score in _scores(row, asked)], gate))
     last = [score for score in scores if not _along(score)]
-    worth = derived([score for score in last if not score["by"]], tolerance)
+    worth = list(derived([score for score in last if not score["by"]], tolerance))
+    for record, interval in _resampled(worth, documents):
+        record["interval"] = interval
     costs = _costs(training)
 
     def tables(of: Iterable[Record]) -> tuple[Table, ...]:
@@ -317,6 +331,22 @@ def _gated(scores: list[Record], gate: float) -> Iterator[Record]:
             yield row
 
 
+def _resampled(worth: list[Record], documents: pd.DataFrame | None) -> Iterator[tuple[Record, tuple | None]]:
+    """The gains over the window of what has one seed, each with its interval over documents, where those are known."""
+    if documents is None or documents.empty:
+        return
+    gains = [record for record in worth if record["of"] == GAIN and record["status"] == "ok"]
+    by_row = {key: of_row.set_index("document") for key, of_row in documents.groupby(list(SCORED))}
+    for same in _grouped(gains, ("study", "scheme", "extension", "sampling", "recipe", "length", "protocol")).values():
+        if len(same) > 1:
+            continue
+        (record,) = same
+        short, long = (by_row.get(tuple(row[name] for name in SCORED)) for row in (record["base"], record))
+        if short is None or long is None or not short["count"].equals(long["count"]):
+            continue
+        yield record, statistics.over_documents(short["total"] - long["total"], short["count"])
+
+
 # ---- lines -----------------------------------------------------------------------------------------------
 
 
@@ -416,7 +446,8 @@ def _cell(rows: list[Record]) -> Cell:
         data=last["data"],
         code=last["code"],
         quantity=last.get("of", last["quantity"]),
-        interval=wilson(float(np.mean(values)), examples) if values and examples else None,
+        interval=wilson(float(np.mean(values)), examples) if values and examples else last.get("interval"),
+        values=() if statuses else tuple(values),
     )
 
 
@@ -485,7 +516,7 @@ def _remarks(table: Table) -> Iterator[str]:
     if any("#" in line.label for line in table.lines):
         yield "#: the end of the run folder's name, where only the training configuration differs"
     if any(cell.interval for line in table.lines for cell in line.cells.values()):
-        yield "in brackets: 95 % interval (Wilson) over the examples" + CLUSTERED * (table.unit == "token")
+        yield DOCUMENTS if table.quantity == WORTH else EXAMPLES + CLUSTERED * (table.unit == "token")
     seeds = all_seeds(table.lines)
     for fewer in dict.fromkeys(line.seeds for line in table.lines if line.seeds != seeds):
         labels = [line.label for line in table.lines if line.seeds == fewer]
@@ -573,7 +604,7 @@ def _curves(key: tuple, rows: list[Record]) -> Curves:
     return Curves(task, model, train_length, protocol, unit, seeds, tuple(curves))
 
 
-# ---- for verdicts ----------------------------------------------------------------------------------------
+# ---- for verdicts and notebooks --------------------------------------------------------------------------
 
 
 def final(frame: pd.DataFrame, gate: float = 0.95) -> list[Record]:
@@ -583,3 +614,10 @@ def final(frame: pd.DataFrame, gate: float = 0.95) -> list[Record]:
     scores = _gated([score for row in rows for score in _scores(row, {})], gate)
     seen = {"bits per byte"}  # the rows of perplexity again
     return [row for row in scores if not (_along(row) or row["by"] or row["quantity"] in seen)]
+
+
+def divided(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame of `store.read` with `value`, total / count, beside the two."""
+    frame = frame.copy()
+    frame.insert(frame.columns.get_loc("count") + 1, "value", frame["total"] / frame["count"])
+    return frame

@@ -36,8 +36,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from posenc_train.config import UserError, label
+from posenc_train.config import UserError, label, training_config
 from posenc_train.evaluation.rows import ALONG, FIELDS, Row
+from posenc_train.report import store
 from posenc_train.report.wandb_segments import ended, segments, settle
 
 MODES = {"none": 0, "offline": 1, "online": 2}
@@ -77,8 +78,8 @@ class Run:
     ):
         self.mode, self.why_quieter = _mode(mode)
         self.cell, self.study, self.root = cell, study, Path(root)
-        self.config, self.tags = plain(config), tags(config)
-        self.project = _project()
+        self.config, self.tags, self.line = plain(config), tags(config), line(config, self.root / study)
+        self.project = project()
         self.id = id
         self.step = 0  # the first step that is not logged yet
         self._run: Any = None
@@ -110,7 +111,8 @@ class Run:
             self._log({"train/step": step} | found, step)
 
     def evaluation(self, rows: Iterable[Row]) -> None:
-        """The curves against length, and every row in a table, where alone loss by position is found."""
+        """The curves against length, what the training cost as numbers of the summary, and every row in a table, where
+        alone loss by position is found."""
         if self._run is None:
             return
         rows = list(rows)
@@ -119,6 +121,7 @@ class Run:
             self._try(lambda name=name: self._run.define_metric(name, step_metric="eval/length"))
         for length, values in curves:
             self._log({"eval/length": length} | values)
+        self._try(lambda: self._run.summary.update(costs(rows)))
         self._patiently(lambda: self._log({"eval/rows": _table(rows)}))
 
     def figure(self, name: str, path: Path | str) -> None:
@@ -135,7 +138,7 @@ class Run:
                 return
             except Exception as error:
                 rest = "offline instead" if mode == "online" else "nothing is logged to W&B"
-                _say(f"not {mode}, {rest}: {_first_line(error)}")
+                _say(f"not {mode}, {rest}: {first_line(error)}")
 
     def _start(self, mode: str) -> Any:
         _keep_to(self.root / "wandb")
@@ -151,6 +154,7 @@ class Run:
                 id=self.id,
                 name=short(self.cell, 128),
                 group=short(self.study, 128),
+                job_type=self.line,
                 tags=self.tags,
                 config=self.config,
                 dir=str(self.root.absolute()),  # its process keeps the working folder of the first run
@@ -213,7 +217,7 @@ class Run:
         try:
             work()
         except Exception as error:
-            self._fail(_first_line(error))
+            self._fail(first_line(error))
 
     def _fail(self, why: str) -> None:
         if not self._failed:
@@ -258,6 +262,11 @@ def points(rows: Iterable[Row]) -> Iterator[tuple[int, dict[str, float]]]:
     yield from sorted(found.items())
 
 
+def costs(rows: Iterable[Row]) -> dict[str, float]:
+    """cost/seconds, cost/bytes (of memory, at its peak), cost/parameters."""
+    return {f"cost/{row.metric}": row.total for row in rows if row.protocol == "training" and row.status == "ok"}
+
+
 def _protocol(row: Row) -> str:
     return row.protocol.partition("(")[0]
 
@@ -300,6 +309,13 @@ def tags(config: dict) -> list[str]:
     return list(dict.fromkeys(short(label(config, group)) for group in ("position", "task", "model")))
 
 
+def line(config: dict, study: Path) -> str:
+    """What runs of one line of a table have in common, and no others: all but the seed. W&B's job type."""
+    names = ", ".join(label(config, group) for group in ("position", "task", "model"))
+    known = store.recipe(training_config(config), study)
+    return f"{short(names, 44)}, L{config['train_length']} #{known}"
+
+
 def short(text: str, limit: int = 64) -> str:
     """text, or its beginning and a hash of all of it: W&B refuses long tags at once, long names at upload."""
     if len(text) <= limit:
@@ -328,11 +344,25 @@ def _mode(mode: str) -> tuple[str, str | None]:
     return (limit, f"WANDB_MODE={variable}") if MODES[limit] < MODES[mode] else (mode, None)
 
 
-def _project() -> str:
+def project() -> str:
     project = os.environ.get("WANDB_PROJECT") or "posenc-train"
     if len(project) > 128 or re.search(r"[/\\#?%:]", project):
         raise UserError(f"WANDB_PROJECT={project}: at most 128 characters, none of / \\ # ? % :; unset it")
     return project
+
+
+def offline_because(root: Path) -> str | None:
+    """Why nothing goes to W&B's server, in words; None for whoever is logged in and has not made it quieter."""
+    mode, quieter = _mode("online")
+    if mode != "online":
+        return quieter
+    _keep_to(root / "wandb")
+    import wandb
+
+    try:
+        return None if wandb.login(prompt=False, verify=False) else "not logged in: `wandb login`"
+    except Exception as error:
+        return first_line(error)
 
 
 def _keep_to(folder: Path) -> None:
@@ -376,7 +406,7 @@ def _word(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "_", text).strip("_")
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 

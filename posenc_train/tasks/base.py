@@ -73,6 +73,10 @@ class Task:
         """What the evaluation windows of a next-token task hold; None: each is a part of one document."""
         return None
 
+    def documents(self, longest: int) -> Int64[np.ndarray, "w"] | None:
+        """The number of the document that each evaluation window is from; None: each is its own."""
+        return None
+
     def window_slices(self, longest: int) -> Mapping[str, np.ndarray]:
         """What evaluation windows may be told apart by, such as their corpus: name -> a value for each window."""
         return {}

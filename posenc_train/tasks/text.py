@@ -204,6 +204,9 @@ class Text(Task):
         _, doc = self._evaluation_packs(longest)
         return Layout(doc if self.packed == "reset" else np.minimum(doc, 0), asked(doc))
 
+    def documents(self, longest: int) -> np.ndarray | None:
+        return None if self.packed else self.places(longest)[0]
+
     def held_out(self, length: int, longest: int) -> Batch:
         """The windows beside those of evaluation: the next `count` of the same drawing, each cut from its end."""
         if self.packed:
