@@ -6,7 +6,7 @@ import math
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, NamedTuple
 
@@ -48,7 +48,8 @@ def told(cfg: Mapping[str, Any], cells: Sequence[Cell]) -> str:
     cells = [*cells, *second_act(cfg, cells, planned=True)]
     states = {cell.folder: state(cell) for cell in cells}
     left = [cell for cell in cells if states[cell.folder] != "finished"]
-    costs = expected(left, [cell for cell in cells if cell not in left])
+    jobs = min(cfg["jobs"] or launch.at_once(left), max(1, len(left)))
+    costs = expected(left, [cell for cell in cells if cell not in left], jobs)
     width = max(len(cell.folder.name) for cell in cells)
     lines = [f"{len(cells)} cells of {title(cfg, cells)}"]
     for cell in cells:
@@ -56,7 +57,7 @@ def told(cfg: Mapping[str, Any], cells: Sequence[Cell]) -> str:
         words = ["", "", ""] if cost is None else [_clock(cost.seconds(cell)), _size(cost.memory), cost.how]
         row = [cell.folder.name.ljust(width), states[cell.folder].ljust(10), f"{_short(cell.tokens)} tokens".rjust(14)]
         lines.append("  ".join([*row, words[0].rjust(8), words[1].rjust(8), words[2]]).rstrip())
-    lines += _sum(cfg, left, costs)
+    lines += _sum(left, costs, jobs)
     changed = [cell for cell in cells if states[cell.folder] == "finished" and by_other_code(cell)]
     if changed:
         lines.append(f"{len(changed)} finished are by other code than there is now: rerun=changed trains them again")
@@ -66,12 +67,11 @@ def told(cfg: Mapping[str, Any], cells: Sequence[Cell]) -> str:
     return "\n".join(lines)
 
 
-def _sum(cfg: Mapping[str, Any], left: Sequence[Cell], costs: Mapping[Any, Cost]) -> list[str]:
+def _sum(left: Sequence[Cell], costs: Mapping[Any, Cost], jobs: int) -> list[str]:
     if not left:
         return ["nothing to do"]
     seconds = [costs[cell.folder].seconds(cell) for cell in left]
     known = sum(second for second in seconds if second is not None)
-    jobs = min(cfg["jobs"] or launch.at_once(left), len(left))
     if launch.launcher():
         by, took = "by the launcher", f"about {_clock(known)} of one process"
     else:
@@ -103,19 +103,22 @@ def kind_of(config: Mapping[str, Any]) -> str:
     return json.dumps([{key: config.get(key) for key in keys}, config["optim"]["batch_size"], config["trainer"]])
 
 
-def expected(left: Sequence[Cell], done: Sequence[Cell]) -> dict[Any, Cost]:
-    """{run folder: what it will take}"""
-    measured = {kind_of(cell.config): cost for cell in done if (cost := _measured(cell))}
-    costs: dict[str, Cost] = dict(measured)
-    unknown = {kind_of(cell.config): cell.config for cell in left if kind_of(cell.config) not in measured}
-    if unknown:
-        for name, config in unknown.items():
-            with ProcessPoolExecutor(1, launch.server()) as pool:  # of its own: memory is that of a process
-                try:
-                    costs[name] = pool.submit(tried, config).result()
-                except (UserError, MemoryError, RuntimeError, BrokenProcessPool) as error:
-                    costs[name] = Cost(None, None, None, f"not known ({' '.join(str(error).split())[:80]})")
+def expected(left: Sequence[Cell], done: Sequence[Cell], jobs: int) -> dict[Any, Cost]:
+    """{run folder: what it will take}, where so many cells run at a time."""
+    costs = {kind_of(cell.config): cost for cell in done if (cost := _measured(cell))}
+    unknown = {kind_of(cell.config): launch.sharing(cell.config, jobs == 1) for cell in left}
+    unknown = {kind: config for kind, config in unknown.items() if kind not in costs}
+    with ThreadPoolExecutor(jobs) as side_by_side:
+        costs |= zip(unknown, side_by_side.map(_tried_apart, unknown.values()), strict=True)
     return {cell.folder: costs[kind_of(cell.config)] for cell in left}
+
+
+def _tried_apart(config: dict[str, Any]) -> Cost:
+    with ProcessPoolExecutor(1, launch.server()) as pool:  # of its own: memory is that of a process
+        try:
+            return pool.submit(tried, config).result()
+        except (UserError, MemoryError, RuntimeError, BrokenProcessPool) as error:
+            return Cost(None, None, None, f"not known ({' '.join(str(error).split())[:80]})")
 
 
 def _measured(cell: Cell) -> Cost | None:

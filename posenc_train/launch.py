@@ -162,12 +162,15 @@ def at_once(cells: Sequence[Cell]) -> int:
 
 def start(cell: Cell, alone: bool) -> Process:
     """A process of its own that does what scripts/train.py does with the cell's configuration."""
-    config = dict(cell.config)
-    if not alone:
-        config["trainer"] = config["trainer"] | {"threads": config["trainer"]["threads"] or 1}
+    config = sharing(cell.config, alone)
     process = server().Process(target=child, args=(config, cell.folder, script()))
     process.start()
     return process
+
+
+def sharing(config: dict[str, Any], alone: bool) -> dict[str, Any]:
+    """One thread for a cell that does not have the machine to itself, where nothing else was asked for."""
+    return config if alone else config | {"trainer": config["trainer"] | {"threads": config["trainer"]["threads"] or 1}}
 
 
 def server() -> multiprocessing.context.ForkServerContext:
