@@ -10,10 +10,11 @@ import pytest
 import scipy.stats
 from running import ROOT
 from test_depth_map import needles, shares
+from test_published import experiment, frame, rows_of
 from test_report import HOSTILE, copies, hostile, report, row, save
 
 import posenc_train.report
-from posenc_train.report import figures, formats, latex, store, tables
+from posenc_train.report import figures, formats, latex, published, store, tables
 
 TOTALS = {  # scheme -> length -> total of 100 targets for the seeds 0, 1, 2
     "alibi": {128: (200.0, 210.0, 205.0), 256: (199.0, 203.0, 207.0)},
@@ -147,6 +148,22 @@ def test_every_float_is_whole(tmp_path):
     rest = re.sub(r"\\begin\{table\}.*?\\end\{table\}", "", text, flags=re.S)
     assert all(line.startswith("%") for line in rest.splitlines() if line)
     assert HOSTILE not in text
+
+
+def test_a_published_table_has_ours_above_theirs():
+    """Two seeds each: rope is 5 apart from t5 in both, which two seeds tell; alibi wavers. Theirs are not marked."""
+    rows = rows_of("t5", 512, (10, 11)) + rows_of("rope", 512, (15, 16)) + rows_of("alibi", 512, (9, 13.5))
+    beside = published.beside(frame(rows), experiment("alibi_table2"))
+    (table,) = floats(latex.published(beside))
+    head, *body = grid(table)
+    column = head.index("512")
+    assert [line[1] for line in body] == ["ours", "theirs"] * (len(body) // 2) and "{llr" in table
+    found = {line[0]: (line[column], body[i + 1][column]) for i, line in enumerate(body) if i % 2 == 0}
+    assert found["t5"][0] == r"\textbf{10.50 $\pm$0.707}" and found["alibi"][0] == r"11.25 $\pm$3.182$^{=}$"
+    assert found["rope"][0] == r"15.50 $\pm$0.707" and found["sinusoidal"][0] == "--"
+    cells = {(r["scheme"], r["length"]): r["value"] for r in published.load("alibi_table2")}
+    assert {label: theirs for label, (_, theirs) in found.items()} == {s: cells[s, "512"] for s in found}
+    assert r"\textbf{Bold}: the best." in table and "paired $t$-test" in table and "arXiv" in table
 
 
 def test_parquet_is_the_csv(tmp_path):

@@ -25,9 +25,11 @@ SMALL = {
     "task.windows": 4,
     "factors": "[1,2]",
 }
-AGENT = (  # as `wandb agent` does, without its five seconds between two looks
-    "import sys; from wandb import wandb_agent; wandb_agent.Agent.POLL_INTERVAL = 0.05; "
-    "wandb_agent.run_agent(sys.argv[1], entity=sys.argv[2], project=sys.argv[3])"
+BOTH = (  # as `wandb sweep` and `wandb agent` do, without the five seconds between two looks of the latter
+    "import sys; from wandb import wandb_agent; from wandb.cli.cli import cli; "
+    "cli(['sweep', '--project', 'sweeps', sys.argv[1]], standalone_mode=False); "
+    "wandb_agent.Agent.POLL_INTERVAL = 0.05; "
+    "wandb_agent.run_agent(sys.argv[2], entity='tester', project='sweeps')"
 )
 
 
@@ -66,11 +68,14 @@ def test_every_cell_of_the_sweep_is_a_training_that_can_be():
     parameters = {name: own["values"] for name, own in sweep["parameters"].items()}
     fixed = [word for word in sweep["command"] if "=" in word and "$" not in word]
     assert set(parameters["position"]) <= set(choices("position")) and sweep["method"] == "grid"
-    for position in parameters["position"]:
-        for lr in parameters["optim.lr"]:
-            cfg = compose("train", [f"position={position}", f"optim.lr={lr}", *fixed])
-            check(cfg)
-            assert cfg["optim"]["lr"] == lr and isinstance(lr, float)
+    cells = [
+        *((position, 0.001) for position in parameters["position"]),
+        *(("rope", lr) for lr in parameters["optim.lr"]),
+    ]
+    for position, lr in cells:
+        cfg = compose("train", [f"position={position}", f"optim.lr={lr}", *fixed])
+        check(cfg)
+        assert cfg["optim"]["lr"] == lr and isinstance(lr, float)
     row = Row(
         study="s", cell="c", scheme="rope", extension="none", sampling="consecutive", task="text", model="tiny", seed=0,
         train_length=128, length=128, tokens_seen=1, protocol="validation", slice={}, metric="nll", total=2.0, count=1,
@@ -91,12 +96,9 @@ def swept(tmp_path_factory):
     env |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [env.get("PYTHONPATH")])]), "PATH": path}
     env |= {"HOME": str(folder / "home"), "WANDB_ERROR_REPORTING": "false", "WANDB_ENTITY": "tester"}
     with Sweeps({"position": "alibi", "optim.lr": 0.004} | SMALL) as server:
-        made = [sys.executable, "-m", "wandb", "sweep", "--project", "sweeps", str(FILE)]
-        agent = [sys.executable, "-c", AGENT, SWEEP, "tester", "sweeps"]
-        for command in (made, agent):
-            options = {"cwd": folder, "env": env | server.environment, "capture_output": True, "text": True}
-            done = subprocess.run(command, **options, timeout=120)
-            assert done.returncode == 0 and not server.errors, done.stdout + done.stderr
+        options = {"cwd": folder, "env": env | server.environment, "capture_output": True, "text": True}
+        done = subprocess.run([sys.executable, "-c", BOTH, str(FILE), SWEEP], **options, timeout=120)
+        assert done.returncode == 0 and not server.errors, done.stdout + done.stderr
         yield server, folder, done.stdout + done.stderr
     shutil.rmtree(folder)
 

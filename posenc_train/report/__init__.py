@@ -26,9 +26,9 @@ def of(folder: Path | str, gate: float = 0.95, tolerance: float = 0.05) -> "Repo
 
 def verdict(experiment: Mapping[str, Any], folder: Path | str, cells: Sequence[str], command: str = "") -> str:
     """What the rows of these cells of a study say of its experiment, as plain text: ours beside the published table,
-    and the claims. Both are written into the folder as well, as published and claims, .md and .csv, and what was asked
-    for `write_page`. command: the one that does this."""
-    from posenc_train.report import claims, published, store
+    and the claims. Both are written into the folder as well, as published and claims, .md and .csv, the table as .tex
+    too, and what was asked for `write_page`. command: the one that does this."""
+    from posenc_train.report import claims, latex, published, store
 
     frame = store.read(folder)
     frame = frame[frame["cell"].isin(cells)]
@@ -36,7 +36,7 @@ def verdict(experiment: Mapping[str, Any], folder: Path | str, cells: Sequence[s
     files = {"published.md": published.markdown(beside), "claims.md": claims.markdown(verdicts)}
     files["claims.csv"] = claims.csv(verdicts)
     if beside.blocks:
-        files["published.csv"] = published.csv(beside)
+        files |= {"published.csv": published.csv(beside), "published.tex": latex.published(beside)}
     asked = {"command": command, "experiment": experiment, "cells": list(cells)}
     files[store.EXPERIMENT] = json.dumps(asked, ensure_ascii=False, indent=1)
     for name, content in files.items():
