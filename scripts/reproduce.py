@@ -9,7 +9,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from posenc_train.config import command_line, entry
+from posenc_train.config import entry
 
 
 @entry("reproduce", sweeps=True)
@@ -30,7 +30,7 @@ def main(cfg: dict) -> None:
     folder = Path("runs", cells[0].config["study"])
     summary = report.of(folder)
     print(report.text(summary))
-    command = shlex.join(["python", "scripts/reproduce.py", *command_line()])
+    command = shlex.join(["python", "scripts/reproduce.py", *study.command_line()])
     print(report.verdict(cfg["experiment"], folder, [cell.folder.name for cell in done], command))
     files = [*report.write(summary, folder), *report.for_paper(summary, folder), report.write_page(summary, folder)]
     for file in files:

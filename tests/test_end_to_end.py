@@ -220,9 +220,21 @@ QUANTITIES = {
 def test_compare_writes_tables_and_figures(in_study):
     run("compare", "study=s")
     files = {path.suffix for path in Path("runs/s").iterdir() if path.is_file()}
-    assert {".csv", ".md", ".png", ".svg"} <= files
+    assert {".csv", ".md", ".png", ".svg", ".html"} <= files
+    page = Path("runs/s/report.html").read_text()
+    assert all(folder_of(position).name in page and "<title>s</title>" in page for position in ("alibi", "t5"))
     names = " ".join(path.name for path in Path("runs/s").glob("*.svg"))
     assert all(kind in names for kind in ("perplexity", "loss_by_position", "accuracy"))
+
+
+def test_a_run_keeps_the_biases_that_its_scheme_has(in_study):
+    run("compare", "study=s")
+    slopes = [2**-4, 2**-8]  # ALiBi's, of two heads
+    found = json.loads((folder_of("alibi") / "biases.json").read_text())
+    assert found["length"] == 128  # the longest that was evaluated
+    for head, slope in zip(found["layers"][0]["heads"], slopes, strict=True):
+        assert head == pytest.approx([-slope * distance for distance in found["distances"]], rel=1e-4)
+    assert "Biases by distance" in Path("runs/s/report.html").read_text()
 
 
 def test_wandb_has_the_numbers_of_the_rows(in_study):

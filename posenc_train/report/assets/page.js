@@ -52,8 +52,9 @@
       ctx.restore();
     },
     afterDatasetsDraw(chart) {
-      const { ctx, scales: { x, y } } = chart;
+      const { ctx, chartArea: area, scales: { x, y } } = chart;
       ctx.save();
+      ctx.beginPath(), ctx.rect(area.left, area.top, area.width, area.height), ctx.clip();
       ctx.lineWidth = 1.25;
       for (const { index } of chart.getSortedVisibleDatasetMetas()) {
         const set = chart.data.datasets[index];
@@ -86,7 +87,8 @@
 
   function yAxis(spec, log) {
     const lines = spec.lines.filter((line) => !isHidden(line)).flatMap((line) => line.points);
-    const low = Math.min(...lines.map((p) => p[2] ?? p[1])), high = Math.max(...lines.map((p) => p[3] ?? p[1]));
+    const least = ([, y, end]) => (end === null ? y : log ? Math.max(end, y / 3) : end); // on a logarithmic axis zero is far
+    const low = Math.min(...lines.map(least)), high = Math.max(...lines.map(([, y, , end]) => end ?? y));
     return {
       type: log ? "logarithmic" : "linear",
       title: { display: true, text: spec.y },
