@@ -409,14 +409,14 @@ SHORTEST = {  # tokens fed, by class, at the settings of its file; a task says a
     "FarCopy": 32,  # up to the first target that has a source
     "Order": 4,
     "Majority": 4,
-    "Passkey": 14,  # one token of text beside 13 of needle, question and answer
+    "Passkey": 10,  # one token of text beside 9 of needle, question and answer
     "Needle": 14,
     "MultiKey": 34,
     "MultiValue": 24,
     "MultiQuery": 40,
     "VariableTracking": 35,
     "CommonWords": 17,
-    "FrequentWords": 38,
+    "FrequentWords": 37,
 }
 
 
