@@ -335,7 +335,7 @@ CLASSES: dict[str, dict[str, Rule]] = {
     "Majority": {"animals": whole(1), "fillers": whole(1), **EXAMPLES},
     "Passkey": {**DEPTH, "digits": whole(1, 9), **EXAMPLES},
     "Needle": {**DEPTH, "digits": whole(1, 9), **EXAMPLES},
-    "MultiKey": {"keys": list_of(whole(1), "[4,5]"), "queries": whole(1), **KEYED, **EXAMPLES},
+    "MultiKey": {"keys": list_of(whole(1), "[2,3]"), "queries": whole(1), **KEYED, **EXAMPLES},
     "MultiValue": {"values": whole(1), "digits": whole(1, 9), **EXAMPLES},
     "MultiQuery": {"queries": whole(1), **KEYED, **EXAMPLES},
     "VariableTracking": {
@@ -428,10 +428,10 @@ SHORTEST = {  # tokens fed, by class, at the settings of its file; a task says a
     "ReverseAndCopy": 10,
     "Sorting": 11,
     "RepeatCopy": 6,
-    "Ngram": 12,
+    "Ngram": 22,
     "Recall": 9,
     "Induction": 5,
-    "KvLookup": 12,
+    "KvLookup": 10,
     "Nth": 11,
     "ModularCounting": 16,
     "Parity": 16,
@@ -439,14 +439,14 @@ SHORTEST = {  # tokens fed, by class, at the settings of its file; a task says a
     "FarCopy": 32,  # up to the first target that has a source
     "Order": 4,
     "Majority": 4,
-    "Passkey": 14,  # one token of text beside 13 of needle, question and answer
+    "Passkey": 10,  # one token of text beside 9 of needle, question and answer
     "Needle": 14,
-    "MultiKey": 54,
+    "MultiKey": 34,
     "MultiValue": 24,
-    "MultiQuery": 53,
-    "VariableTracking": 49,
+    "MultiQuery": 40,
+    "VariableTracking": 35,
     "CommonWords": 17,
-    "FrequentWords": 38,
+    "FrequentWords": 37,
 }
 
 

@@ -24,7 +24,7 @@ class FrequentWords(WordList):
 
     def __init__(
         self,
-        words: int = 32,
+        words: int = 16,
         asked: int = 3,
         exponent: float = 2.0,
         examples: int = 200,

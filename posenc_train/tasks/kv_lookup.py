@@ -1,9 +1,9 @@
 """Key-value look-up, with keys and values of several tokens: after all pairs, some of the keys are asked for.
 
-4 pairs of which 2 are asked, with keys of 2 letters and values of 3 digits, in 36 tokens:
+5 pairs of which 4 are asked, with keys of 2 letters and values of 2 digits, in 45 tokens:
 
-    fed      : c a 3 1 7 : t e 0 5 2 : r s 9 9 1 : o b 3 3 8 ? t e 0 5 2 ? c a 3 1 7
-    targets  _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ 0 5 2 _ _ _ 3 1 7 _
+    fed      : c a 3 1 : t e 0 5 : r s 9 9 : o b 3 3 : e l 7 0 ? t e 0 5 ? c a 3 1 ? e l 7 0 ? r s 9 9
+    targets  _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ 0 5 _ _ _ 3 1 _ _ _ 7 0 _ _ _ 9 9 _
 
 No key stands in two pairs, so there are at most as many pairs as keys.
 """
@@ -31,8 +31,8 @@ class KvLookup(Asked):
         self,
         alphabet: int = 26,
         key: int = 2,
-        value: int = 3,
-        queries: int = 2,
+        value: int = 2,
+        queries: int = 4,
         examples: int = 128,
         longest: int | None = None,
         eval_seed: int = 0,

@@ -20,7 +20,7 @@ from posenc_train.tasks.asked import Sequences
 from posenc_train.tasks.draw import Draw
 from posenc_train.tasks.haystack import Haystack, bury
 
-KEYS = [4, 5]
+KEYS = [2, 3]
 
 
 class MultiKey(Haystack):
@@ -29,7 +29,7 @@ class MultiKey(Haystack):
 
     name = "multi_key"
 
-    def __init__(self, keys: list[int] = KEYS, queries: int = 3, letters: int = 10, digits: int = 3, **source):
+    def __init__(self, keys: list[int] = KEYS, queries: int = 2, letters: int = 10, digits: int = 3, **source):
         if queries > min(keys):
             raise UserError(f"task.queries={queries}: must be at most {min(keys)}, the needles that task.keys gives")
         self.keys, self.queries, self.alphabet, self.width = keys, queries, letters, digits

@@ -20,7 +20,7 @@ class Passkey(Haystack):
 
     name = "passkey"
 
-    def __init__(self, depth: list[float] = DEPTHS, digits: int = 5, **source):
+    def __init__(self, depth: list[float] = DEPTHS, digits: int = 3, **source):
         self.depth, self.answer = depth, digits
         self.overhead = 3 + 2 * digits
         super().__init__(**source)

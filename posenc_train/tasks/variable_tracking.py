@@ -26,7 +26,7 @@ class VariableTracking(Haystack):
 
     name = "variable_tracking"
 
-    def __init__(self, chains: int = 2, hops: int = 2, ask: str = "way", letters: int = 10, digits: int = 3, **source):
+    def __init__(self, chains: int = 2, hops: int = 1, ask: str = "way", letters: int = 10, digits: int = 3, **source):
         self.alphabet = letters
         self.enough(chains * (hops + 1), chains, digits)
         if ask not in ("way", "number"):
