@@ -684,9 +684,9 @@ def test_field_63_a_server_that_dies_holds_up_nothing(cfg, server, monkeypatch, 
             server.refuse = True
         start = time.monotonic()
         train(run, range(60, 10000, 20))
-        assert time.monotonic() - start < 2, "training waits for nobody"
+        assert time.monotonic() - start < 20, "497 steps that waited would take 497 s"
         run.evaluation([row(128)])
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 60
     (stored,) = wandb_offline.runs(Path("runs"))
     assert stored.steps() == list(range(20, 10000, 20))
     assert set(stored.curve("eval/same_targets/nll", "eval/length")) == {128}
