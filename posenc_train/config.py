@@ -441,7 +441,9 @@ def _read_arguments(sweeps: bool) -> Any:
             raise
         complaint = " ".join(said.getvalue().rpartition("error: ")[2].split())
         raise UserError(f"{complaint}; must be options such as -m, then overrides as key=value") from None
-    for text in arguments.overrides if sweeps and not arguments.multirun else []:
+    if sweeps and arguments.multirun:
+        raise UserError("-m: must be left out: the values of a sweep are cells of one study here")
+    for text in arguments.overrides if sweeps else []:
         override = _parse(text)
         if override is not None and override.is_sweep_override():
             first = f"{override.get_key_element()}={next(iter(override.sweep_string_iterator()))}"

@@ -43,15 +43,17 @@ class Cost(NamedTuple):
         return self.step * left + (self.evaluation or 0.0)
 
 
-def told(cfg: Mapping[str, Any], cells: Sequence[Cell]) -> str:
-    """The plan, in lines: every cell, its state, and what it is expected to take."""
-    cells = [*cells, *second_act(cfg, cells, planned=True)]
+def told(cfg: Mapping[str, Any], before: Sequence[Cell], cells: Sequence[Cell]) -> str:
+    """The plan, in lines: every cell, its state, and what it is expected to take. before: the trainings by which
+    learning rates are chosen."""
+    heading = f"of {title(cfg, cells)}"
+    cells = [*before, *cells, *second_act(cfg, cells, planned=True)]
     states = {cell.folder: state(cell) for cell in cells}
     left = [cell for cell in cells if states[cell.folder] != "finished"]
     jobs = min(cfg["jobs"] or launch.at_once(left), max(1, len(left)))
     costs = expected(left, [cell for cell in cells if cell not in left], jobs)
     width = max(len(cell.folder.name) for cell in cells)
-    lines = [f"{len(cells)} cells of {title(cfg, cells)}"]
+    lines = [f"{len(cells)} cell{'s' * (len(cells) != 1)} {heading}"]
     for cell in cells:
         cost = costs.get(cell.folder)
         words = ["", "", ""] if cost is None else [_clock(cost.seconds(cell)), _size(cost.memory), cost.how]
@@ -61,9 +63,9 @@ def told(cfg: Mapping[str, Any], cells: Sequence[Cell]) -> str:
     changed = [cell for cell in cells if states[cell.folder] == "finished" and by_other_code(cell)]
     if changed:
         lines.append(f"{len(changed)} finished are by other code than there is now: rerun=changed trains them again")
-    if cfg["tune"]["lr"]:
+    if before:
         rates = ", ".join(f"{rate:g}" for rate in cfg["tune"]["lr"])
-        lines.append(f"before these, learning rates {rates} for each scheme, by one training each")
+        lines.append(f"{len(before)} of them choose among the learning rates {rates}, for each scheme; they come first")
     return "\n".join(lines)
 
 
@@ -105,16 +107,21 @@ def kind_of(config: Mapping[str, Any]) -> str:
 
 def expected(left: Sequence[Cell], done: Sequence[Cell], jobs: int) -> dict[Any, Cost]:
     """{run folder: what it will take}, where so many cells run at a time."""
-    costs = {kind_of(cell.config): cost for cell in done if (cost := _measured(cell))}
-    unknown = {kind_of(cell.config): launch.sharing(cell.config, jobs == 1) for cell in left}
+    costs = {_like(cell.config): cost for cell in done if (cost := _measured(cell))}
+    unknown = {_like(cell.config): launch.sharing(cell.config, jobs == 1) for cell in left}
     unknown = {kind: config for kind, config in unknown.items() if kind not in costs}
     with ThreadPoolExecutor(jobs) as side_by_side:
         costs |= zip(unknown, side_by_side.map(_tried_apart, unknown.values()), strict=True)
-    return {cell.folder: costs[kind_of(cell.config)] for cell in left}
+    return {cell.folder: costs[_like(cell.config)] for cell in left}
+
+
+def _like(config: Mapping[str, Any]) -> str:
+    """What makes a run, its evaluation included, cost what it does."""
+    return json.dumps([kind_of(config), lengths(config), config["protocol"], list(config["extension"])])
 
 
 def _tried_apart(config: dict[str, Any]) -> Cost:
-    with ProcessPoolExecutor(1, launch.server()) as pool:  # of its own: memory is that of a process
+    with ProcessPoolExecutor(1, launch.server(), launch.tied) as pool:  # of its own: memory is that of a process
         try:
             return pool.submit(tried, config).result()
         except (UserError, MemoryError, RuntimeError, BrokenProcessPool) as error:

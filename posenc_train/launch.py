@@ -43,20 +43,42 @@ def run(cells: Sequence[Cell], jobs: int | None) -> Outcome:
     """
     if not cells:
         return {}
+    for study in {cell.folder.parent for cell in cells}:
+        must_be_writable(study)
     left, failed = [cell for cell in cells if not finished(cell)], {}
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+        signal.signal(number, interrupted)
     work = launcher() or functools.partial(side_by_side, jobs=jobs)
-    with Progress(cells, left):
+    with Progress(cells, left) as progress:
         while left:
-            if free := [cell for cell in left if owner(cell.folder) is None]:
+            free, outcome = [cell for cell in left if owner(cell.folder) is None], {}
+            if free:
                 outcome = work(free)
                 failed |= {folder: why for folder, why in outcome.items() if why not in ("", BUSY)}
                 left = [cell for cell in left if outcome.get(cell.folder, BUSY) == BUSY]
-            else:
+            if set(outcome.values()) <= {BUSY}:
                 time.sleep(1)
             left = [cell for cell in left if not finished(cell)]
+            progress.ended(left, failed)
     return failed
+
+
+def interrupted(number: int, frame: Any) -> None:
+    for each in (signal.SIGTERM, signal.SIGINT):  # a second one does not wait for the cells: they end by themselves
+        signal.signal(each, lambda number, frame: os._exit(128 + number))
+    print("\ninterrupted: the same command continues", file=sys.stderr, flush=True)
+    sys.exit(128 + number)
+
+
+def must_be_writable(study: Path) -> None:
+    """Makes the folder of a study. Raises UserError where that, or a file in it, cannot be made."""
+    try:
+        study.mkdir(parents=True, exist_ok=True)
+        why = "" if os.access(study, os.W_OK | os.X_OK) else "no permission, or a file system that is read-only"
+    except OSError as error:
+        why = error.strerror
+    if why:
+        raise UserError(f"{study}: cannot be written ({why}): choose another study=, or work in another folder")
 
 
 def finished(cell: Cell) -> bool:
@@ -70,10 +92,14 @@ class Progress:
 
     def __init__(self, cells: Sequence[Cell], left: Sequence[Cell]):
         self.cells, self.began = cells, time.time()
-        self.before = {cell.folder for cell in cells} - {cell.folder for cell in left}
-        self.ended = threading.Event()
+        self.over = threading.Event()
+        self.ended(left, {})
 
-    def __enter__(self) -> None:
+    def ended(self, left: Sequence[Cell], failed: Outcome) -> None:
+        self.failed = len(failed)
+        self.done = {cell.folder for cell in self.cells} - {cell.folder for cell in left} - set(failed)
+
+    def __enter__(self) -> "Progress":
         self.bar = tqdm(
             total=sum(cell.tokens for cell in self.cells),
             initial=self.trained(),  # of an earlier call: says nothing about the speed
@@ -83,25 +109,28 @@ class Progress:
         )
         self.thread = threading.Thread(target=self.follow, daemon=True)
         self.thread.start()
+        return self
 
     def __exit__(self, *exception: object) -> None:
-        self.ended.set()
+        self.over.set()
         self.thread.join()
         self.tell()
         self.bar.close()
 
     def follow(self) -> None:
-        while not self.ended.wait(0.5):
+        while not self.over.wait(0.5):
             self.tell()
 
     def tell(self) -> None:
-        done = [cell for cell in self.cells if cell.folder in self.before or self.new(cell.folder / runs.RECORD)]
+        done = [cell for cell in self.cells if cell.folder in self.done or self.new(cell.folder / runs.RECORD)]
         others = [cell for cell in self.cells if cell not in done]
         running = [cell for cell in others if owner(cell.folder)]
         said = [f"{len(done)} of {len(self.cells)} done"]
         if running:
             said.append(f"{len(running)} running ({', '.join(cell.name for cell in running[:4])})")
-        if waiting := len(others) - len(running):
+        if self.failed:
+            said.append(f"{self.failed} failed")
+        if (waiting := len(others) - len(running) - self.failed) > 0:
             said.append(f"{waiting} left")
         self.bar.set_description_str(", ".join(said), False)
         self.bar.update(self.trained() - self.bar.n)
@@ -151,6 +180,7 @@ def side_by_side(cells: Sequence[Cell], jobs: int | None) -> Outcome:
     finally:
         for process in running:
             process.terminate()
+        for process in running:
             process.join()
     return outcome
 
@@ -188,9 +218,14 @@ def script() -> Path:
 
 
 def child(config: dict[str, Any], folder: Path, script: Path) -> None:
-    os.setsid()  # Ctrl-C reaches the study, which ends its cells one by one
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    tied()
     sys.exit(trained(config, folder, script, alone=True))
+
+
+def tied() -> None:
+    """Ties a process to the one that started it, which Ctrl-C reaches alone and which ends the others."""
+    os.setsid()
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 def end_with_parent() -> None:
@@ -205,7 +240,7 @@ def trained(config: dict[str, Any], folder: Path, script: Path, alone: bool = Fa
     output = said(folder)
     output.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(open(output, "w", encoding="utf-8"))
+        file = stack.enter_context(open(output, "a", encoding="utf-8"))  # of two that meet here both can be read
         if alone:
             os.dup2(file.fileno(), 1)
             os.dup2(file.fileno(), 2)
@@ -224,7 +259,7 @@ def trained(config: dict[str, Any], folder: Path, script: Path, alone: bool = Fa
         except Exception:
             traceback.print_exc()
             return 1
-    output.unlink()
+    output.unlink(missing_ok=True)
     return 0
 
 
@@ -233,12 +268,14 @@ def said(folder: Path) -> Path:
 
 
 def reason(folder: Path, code: int) -> str:
-    """The last line that a failed cell said; all of it stays in the file."""
+    """The last line that a failed cell said, or the signal that killed it; all that it said stays in the file."""
     if code in (0, BUSY_CODE):
         return BUSY if code else ""
     path = said(folder)
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else []
     last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    if code < 0:
+        last = f"killed by {signal.Signals(-code).name}" + ", as when memory runs out" * (code == -signal.SIGKILL)
     return f"{last} (exit code {code}; all it said: {path})"
 
 
@@ -264,7 +301,10 @@ def launched(cells: Sequence[Cell], own: Sequence[str]) -> Outcome:
         context = HydraContext(config_loader=loader, callbacks=_callbacks(config))
         task = functools.partial(job, Path.cwd(), script())
         hydra = Plugins.instance().instantiate_launcher(context, task, config)
-        returned = hydra.launch([cell.overrides for cell in cells], initial_job_idx=0)
+        try:
+            returned = hydra.launch([cell.overrides for cell in cells], initial_job_idx=0)
+        except Exception as error:  # a worker was killed: of the others the launcher tells nothing any more
+            return {cell.folder: "" if finished(cell) else _told(error) for cell in cells}
     return {cell.folder: _outcome(each) for cell, each in zip(cells, returned, strict=True)}
 
 
@@ -281,7 +321,11 @@ def _outcome(returned: Any) -> str:
     try:
         return returned.return_value
     except Exception as error:  # what Hydra caught in the job, or lost it by
-        return " ".join(f"{type(error).__name__}: {error}".split())
+        return _told(error)
+
+
+def _told(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _callbacks(config: Any) -> Any:

@@ -65,6 +65,8 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Busy(folder, _read(path)) from error
+        if not _is(file.fileno(), path):  # its folder was set aside after the file was opened
+            raise Busy(folder, _read(path))
         before = owner(folder)
         if before is not None and before.host != socket.gethostname():
             raise Busy(folder, before)
@@ -82,6 +84,11 @@ def locked(folder: Path) -> Iterator[None]:
             ended.set()
             _open.discard(file.fileno())
             file.truncate(0)
+
+
+def _is(number: int, path: Path) -> bool:
+    """Whether an open file is the one that is at a path now."""
+    return path.exists() and os.path.samestat(os.fstat(number), path.stat())
 
 
 def _let_go() -> None:
@@ -121,4 +128,5 @@ def _age(path: Path) -> float:
     except OSError:
         return time.time() - path.stat().st_mtime if path.exists() else STALE
     finally:
-        probe.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # never made, on a file system that is read-only
+            probe.unlink()

@@ -96,8 +96,10 @@ def record(folder: Path) -> dict[str, Any]:
 
 
 def remember(cfg: Mapping[str, Any], folder: Path, saved: Saved, data: Iterable[str], seconds: float) -> None:
-    """Writes cell.json, last of all. data: the eval_hash of all that was evaluated. seconds: what that took, 0 where
-    next to nothing was left to do."""
+    """Writes cell.json, last of all, of a run whose training has ended. data: the eval_hash of all that was evaluated.
+    seconds: what that took, 0 where next to nothing was left to do."""
+    if saved.step < cfg["optim"]["steps"]:
+        return  # what was kept aside is still needed
     before = record(folder)
     evaluations = before.get("evaluations", {})
     evaluations[_evaluation(cfg)] = sorted({*evaluations.get(_evaluation(cfg), ()), *data})
@@ -105,8 +107,6 @@ def remember(cfg: Mapping[str, Any], folder: Path, saved: Saved, data: Iterable[
     told["evaluated"] = max(seconds, before.get("evaluated", 0.0))
     store.write_whole(folder / RECORD, json.dumps(told | {"evaluations": evaluations}, indent=1).encode())
     shutil.rmtree(_before(folder), ignore_errors=True)
-    with contextlib.suppress(OSError):  # there are others in it, or there never was one
-        _before(folder).parent.rmdir()
 
 
 def _evaluation(cfg: Mapping[str, Any]) -> str:
@@ -128,7 +128,10 @@ def _before(folder: Path) -> Path:
 
 
 def _set_aside(folder: Path) -> None:
-    """An unfinished run that is to be trained again for the second time makes room; a finished one is kept."""
+    """An unfinished run that is to be trained again for the second time makes room; a finished one is kept, the newest
+    of several."""
+    if record(folder):
+        shutil.rmtree(_before(folder), ignore_errors=True)
     if _before(folder).exists():
         shutil.rmtree(folder)
     else:
@@ -200,8 +203,9 @@ def opened(cfg: Mapping[str, Any], folder: Path, data: str) -> Iterator[str]:
             folder.mkdir(parents=True, exist_ok=True)
             if cfg.get("rerun") and changed(cfg, folder, data):
                 with locked(folder):
-                    _set_aside(folder)
-                folder.mkdir(parents=True)
+                    if changed(cfg, folder, data):  # still: another process may have begun anew meanwhile
+                        _set_aside(folder)
+                folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder))
             store.write_whole(path, yaml.safe_dump({**cfg, "rerun": None}, sort_keys=False).encode())
             stack.enter_context(logged(folder / "train.log"))

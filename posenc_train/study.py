@@ -38,13 +38,30 @@ class Cell(NamedTuple):
 def plan(cfg: Mapping[str, Any]) -> list[Cell]:
     """The cells of cfg.experiment.grid under the command line's own overrides, largest first, each checked.
 
-    Largest first, so that the last ones to end are short. Raises UserError for the first that cannot be.
+    Largest first, so that the last ones to end are short. Raises UserError for the first that cannot be, and for cells
+    of several studies, of which one table could not be made.
     """
+    _check_line(cfg)
     extra = [*_extra(), *_seeds(cfg)]
     cells = unique(cell_of(overrides) for line in lines(cfg, "grid") for overrides in expand(line, extra))
     if not cells:
         raise UserError("experiment.grid=[]: must hold at least one line of overrides")
+    if len(studies := sorted({cell.config["study"] for cell in cells})) > 1:
+        raise UserError(f"study={','.join(studies)}: must be one study, with one table; give them one after another")
     return cells
+
+
+def _check_line(cfg: Mapping[str, Any]) -> None:
+    for override in command_line():
+        key = _key(override)
+        if key.partition(".")[0] in OWN and len(expand("", [override])) > 1:
+            lists = f"; write {key}=[…] for a list" if key == "tune.lr" else ""
+            raise UserError(f"{override}: must be one value, as it is of the study and not of its cells{lists}")
+        if key == "experiment" and override.partition("=")[2].startswith("["):
+            raise UserError(f"{override}: must be one experiment; run them one after another")
+        if key == "scale" and not isinstance(cfg["experiment"]["grid"], Mapping) and cfg["scale"] != "laptop":
+            name = cfg["names"].get("experiment")
+            raise UserError(f"{override}: experiment={name} has no scales, and is of the size of laptop; leave it out")
 
 
 def second_act(cfg: Mapping[str, Any], finished: Sequence[Cell], planned: bool = False) -> list[Cell]:
@@ -118,4 +135,4 @@ def tell(failed: Mapping[Path, str]) -> None:
     """Ends the program with what failed, if anything."""
     if failed:
         told = "; ".join(f"{folder}: {why}" for folder, why in failed.items())
-        raise UserError(f"{len(failed)} cells failed: {told}")
+        raise UserError(f"{len(failed)} cell{'s' * (len(failed) != 1)} failed: {told}")

@@ -33,8 +33,8 @@ def main(cfg: dict) -> None:
         runs.prepare(trained["trainer"])
         task = build_task(trained)
         model = build_model(trained, task)
-        load(model, folder / "last.ckpt")
         with locked(folder):
+            saved = load(model, folder / "last.ckpt")  # which a training may have replaced since it was read above
             done = runs.done(trained, folder, saved.label)
             asked = {"code": saved.code, "done": done, "documents": (documents := [])}
             rows = [*evaluate_run(trained, task, model, saved.step, saved.label, folder, **asked)]

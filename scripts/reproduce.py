@@ -17,11 +17,11 @@ def main(cfg: dict) -> None:
     from posenc_train import choice, estimate, launch, report, runs, study
 
     cells = study.plan(cfg)
-    print(estimate.told(cfg, cells), file=sys.stdout if cfg["plan"] else sys.stderr)
+    print(estimate.told(cfg, *choice.foreseen(cfg, cells)), file=sys.stdout if cfg["plan"] else sys.stderr)
     if cfg["plan"]:
         return
-    cells = choice.made(cfg, cells)
-    failed = launch.run(cells, cfg["jobs"])
+    cells, failed = choice.made(cfg, cells)
+    failed |= launch.run(cells, cfg["jobs"])
     following = study.second_act(cfg, [cell for cell in cells if cell.folder not in failed])
     failed |= launch.run(following, cfg["jobs"])
     done = [cell for cell in [*cells, *following] if cell.folder not in failed]

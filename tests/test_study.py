@@ -25,6 +25,7 @@ from posenc_train.build import build_model, build_task
 from posenc_train.config import UserError, compose, run_folder
 from posenc_train.report import store
 from posenc_train.tasks.asked import split_of
+from posenc_train.training.checkpoint import Saved
 
 NANO = [
     "model=nano", "train_length=16", "optim.steps=6", "optim.batch_size=4", "trainer.log_every=2", "logger=none",
@@ -214,7 +215,45 @@ with locked(Path({str(tmp_path)!r})):
         process.stdin.close()
 
 
+def test_a_lock_of_a_folder_that_was_set_aside_is_none(tmp_path, monkeypatch):
+    """Between opening the file and locking it."""
+    folder, real = tmp_path / "run", lock.fcntl.flock
+
+    def late(*arguments):
+        folder.rename(tmp_path / "aside")
+        folder.mkdir()
+        real(*arguments)
+
+    folder.mkdir()
+    monkeypatch.setattr(lock.fcntl, "flock", late)
+    with pytest.raises(lock.Busy), lock.locked(folder):
+        pass
+
+
 # ---- the plan --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("seeds=2,3", "seeds=2,3: must be one value, as it is of the study and not of its cells"),
+        ("tune.lr=1e-3,2e-3", "tune.lr=1e-3,2e-3: must be one value.*; write tune.lr=.… for a list"),
+        ("experiment=quickstart,drope", "experiment=quickstart,drope: must be one value"),
+        ("experiment=[quickstart,drope]", "experiment=.quickstart,drope.: must be one experiment; run them one after"),
+        ("scale=paper", "scale=paper: experiment=quickstart has no scales, and is of the size of laptop; leave it out"),
+        ("study=a,b", "study=a,b: must be one study, with one table"),
+    ],
+)
+def test_what_is_of_the_study_is_one_value(monkeypatch, word, told):
+    said(monkeypatch, "position=nope", word)
+    with pytest.raises(UserError, match=told):
+        study.plan(compose("reproduce", ["scale=paper"] if word == "scale=paper" else []))
+
+
+def test_a_folder_that_cannot_be_written_is_told_in_a_line(here):
+    Path("runs").write_text("a file")
+    with pytest.raises(UserError, match="runs/s: cannot be written .Not a directory.: choose another study="):
+        here(*GRID)
 
 
 def test_seeds_and_scales(monkeypatch):
@@ -396,6 +435,40 @@ def test_what_another_process_works_on_is_waited_for(here, monkeypatch):
     assert len(checkpoints()) == 2 and len(naps) >= 1
 
 
+def test_nothing_is_lost_when_training_again_is_interrupted(tmp_path):
+    """The newest finished run is kept, until another one is finished."""
+    cfg = compose("train", ["position=nope", *NANO])
+    folder = tmp_path / "s" / "cell"
+
+    def trained(step: int, code: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        runs.remember(cfg, folder, Saved({}, step, 1.0, f"last@{step}", "data", code, None), ["hash"], 1.0)
+
+    aside = tmp_path / "s" / ".before" / "cell"
+    trained(6, "first")
+    runs._set_aside(folder)
+    trained(3, "second")  # as by evaluate.py, half way
+    assert not (folder / runs.RECORD).exists() and runs.record(aside)["code"] == "first"
+    runs._set_aside(folder)
+    assert not folder.exists() and runs.record(aside)["code"] == "first"
+    trained(6, "third")
+    assert not aside.exists()
+    aside.mkdir(parents=True)  # as a process leaves it that died just then
+    runs._set_aside(folder)
+    assert runs.record(aside)["code"] == "third"
+
+
+def test_a_cell_that_says_why_it_fails_is_heard(tmp_path):
+    folder = tmp_path / "cell"
+    script = tmp_path / "train.py"
+    script.write_text("class main:\n    def __wrapped__(config):\n        raise ValueError('no such thing')\n")
+    launch.said(folder).write_text("another study's line\n")
+    assert launch.trained({}, folder, script) == 1
+    assert launch.reason(folder, 1).startswith("ValueError: no such thing (exit code 1; all it said: ")
+    assert launch.said(folder).read_text().startswith("another study's line\n")
+    assert launch.reason(folder, -9).startswith("killed by SIGKILL, as when memory runs out (exit code -9; ")
+
+
 # ---- choices ---------------------------------------------------------------------------------------------
 
 
@@ -455,6 +528,39 @@ def test_a_learning_rate_is_chosen_by_validation_loss_alone(here, monkeypatch):
     assert checkpoints() == before
 
 
+def test_a_scheme_without_a_learning_rate_stops_no_other(monkeypatch):
+    found = cells(monkeypatch, *GRID[:3], "position=nope,alibi,t5", *NANO)
+    groups = choice.grouped(found, [1e-3, 2e-3])
+    name = {cell.folder: cell.config["names"]["position"] for group in groups for cell in group.trials.values()}
+    losses = {(n, rate): 2.0 - rate for n in ("nope", "alibi") for rate in (1e-3, 2e-3)}
+    by_folder = {c.folder: losses.get((name[c.folder], r), math.inf) for g in groups for r, c in g.trials.items()}
+    monkeypatch.setattr(choice, "validation_loss", by_folder.get)
+    broken = next(folder for folder in name if name[folder] == "nope")
+    chosen, told, failed = choice.chosen(groups, {broken: "the power failed"})
+    assert [(c.config["names"]["position"], c.config["optim"]["lr"]) for c in chosen] == [("alibi", 2e-3)]
+    assert len(told) == 1 and "alibi on text of 16 0.002" in told[0]
+    why = {cell.config["names"]["position"]: failed[cell.folder] for cell in found if cell.folder in failed}
+    assert why["nope"] == f"no learning rate, since {broken}: the power failed"
+    assert why["t5"] == "tune.lr=[0.001,0.002]: the loss is finite with none; try lower ones"
+
+
+def test_a_plan_is_of_the_cells_that_will_be(here, monkeypatch, capsys):
+    """Their steps by the budget, the trainings that choose learning rates, and then the rates that were chosen."""
+    monkeypatch.setattr(choice, "counted", lambda config: {"nope": 1.0, "alibi": 2.0}[config["names"]["position"]])
+    monkeypatch.setattr(estimate, "_tried_apart", lambda config: estimate.Cost(1.0, 1.0, 1, ""))
+    words = [*GRID, "budget=flops", "tune.lr=[1e-3,2e-2]"]
+    here(*words, "plan=true")
+    told = capsys.readouterr().out
+    assert told.startswith("6 cells of quickstart") and "4 of them choose among the learning rates" in told
+    assert told.count(" 384 tokens") == told.count(" 192 tokens") == 3 and not Path("runs").exists()
+    here(*words)
+    capsys.readouterr()
+    here(*words, "plan=true")
+    told = capsys.readouterr().out
+    assert told.count(" finished ") == 6 and "nothing to do" in told
+    assert all(f"\n{name} " in told for name in checkpoints())
+
+
 def test_a_validation_loss_is_that_of_the_training():
     """By the formula, in float64."""
     from posenc_train.build import build_sampling
@@ -489,9 +595,13 @@ def test_budgets_are_equal_costs(monkeypatch, tmp_path):
             "nope": 30, "alibi": 20, "t5": 12,
         }  # fmt: skip
         assert sorted(asked) == ["alibi", "nope", "t5"] and "alibi on text of 16 20" in note
+    rotary = cells(monkeypatch, *GRID[:3], "position=rope", "extension=[none,pi]", *NANO)
+    costs["rope"] = 2.0
+    assert choice.budgeted(rotary, "flops")[0][0].config["optim"]["steps"] == 6  # no positions are not extended
+    asked.clear()
     monkeypatch.setattr(estimate, "tried", lambda config: estimate.Cost(cost(config), 0.0, 0, ""))
     changed, _ = choice.budgeted(found, "time")
-    assert sorted(cell.config["optim"]["steps"] for cell in changed) == [12, 20, 30] and len(asked) == 6
+    assert sorted(cell.config["optim"]["steps"] for cell in changed) == [12, 20, 30] and len(asked) == 3
 
 
 # ---- death at any moment ---------------------------------------------------------------------------------
@@ -624,7 +734,7 @@ def test_a_launcher_that_is_not_installed_is_named(monkeypatch):
 def test_a_launched_cell_that_fails_tells_why(here):
     grid = ["study=s task=copy position=nope", "study=s task=copy position=own position._target_=nowhere.Wave"]
     small = [word for word in NANO if not word.startswith(("task.", "protocol"))]
-    with pytest.raises(UserError, match=r"1 cells failed: runs/s/own-copy.*nowhere.Wave.*exit code 2; all it said: "):
+    with pytest.raises(UserError, match=r"1 cell failed: runs/s/own-copy.*nowhere.Wave.*exit code 2; all it said: "):
         here(f"experiment.grid={grid}", *small)
     assert len(list(Path("runs/s").glob("*/cell.json"))) == 1
 
