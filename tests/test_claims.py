@@ -191,6 +191,38 @@ def test_sides_of_different_documents_are_not_compared():
     assert found.reason == "its sides have different evaluation data"
     found = judge(pairs([0.0, 0.0], left={"data": "other"}), of(FLAT))[0]
     assert found.reason == "its sides have different training data"
+    found = judge(pairs([0.0, 0.0], left={"model": "base"}), of(FLAT))[0]
+    assert found.reason == "its sides have different models, base and tiny"
+    sides = {"left": FLAT["left"] | {"model": "base"}, "right": FLAT["right"] | {"model": "tiny"}}
+    assert judge(pairs([0.0, 0.0], left={"model": "base"}), of(FLAT | sides))[0].verdict == "holds"  # as it was asked
+
+
+def test_code_may_differ_by_what_is_a_schemes_own():
+    apart = {"left": {"code": "1a-2b"}, "right": {"code": "1a-3c"}}
+    assert judge(pairs([0.0, 0.0], **apart), of(FLAT))[0].verdict == "holds"
+    apart["right"] = {"code": "9f-2b"}
+    assert "of different code" in judge(pairs([0.0, 0.0], **apart), of(FLAT))[0].reason
+
+
+def test_seeds_of_a_second_act_start_from_different_runs():
+    rows = [
+        row("nope", n, s, 2.0 + value, init=f"rope-text-tiny-L128-s{s}-{s}a2b3c4d", recipe="i")
+        for s, value in enumerate((0.1, 0.2, 0.3))
+        for n, value in ((1024, value), (128, 0.0))
+    ]
+    side = {"scheme": "nope", "init": "rope*"}
+    claim = bounded("above", -0.1, left=side | {"length": "8x"}, right=side | {"length": "1x"})
+    (found,) = judge(frame(rows), of(claim))
+    assert found.verdict == "holds" and found.effects == pytest.approx((0.1, 0.2, 0.3))
+    rows += [row("nope", n, 0, init="rope-text-tiny-L128-s0-ffffffff", recipe="j") for n in (128, 1024)]
+    assert "of several recipes, i, j" in judge(frame(rows), of(claim))[0].reason
+
+
+def test_losses_that_are_known_by_words_alone():
+    words = {"unit": "word"}
+    assert judge(pairs([0.0, 0.0], left=words, right=words), of(FLAT))[0].verdict == "holds"
+    rows = pairs([0.0, 0.0], left=words, right=words)
+    assert "not measured per byte" in judge(rows, of(FLAT | {"unit": "byte"}))[0].reason
 
 
 def test_names_tell_rows_apart():

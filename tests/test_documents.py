@@ -152,12 +152,12 @@ def test_no_death_leaves_rows_without_their_sums_or_sums_twice(tmp_path, monkeyp
     assert {file.name for file in path.parent.iterdir()} == {"rows.jsonl", "documents.parquet"}
 
 
-@pytest.mark.parametrize("damage", [b"", b"PAR1 and no more", None])
+@pytest.mark.parametrize("damage", [b"", b"PAR1 and no more", {"document": [1]}, dict.fromkeys(store.SUMS, ["x"])])
 def test_a_damaged_file_is_named(tmp_path, damage):
     path = tmp_path / "s" / "c" / "rows.jsonl"
     store.append(path, [row()])
-    if damage is None:
-        pd.DataFrame({"document": [1]}).to_parquet(path.with_name("documents.parquet"))
+    if isinstance(damage, dict):
+        pd.DataFrame(damage).to_parquet(path.with_name("documents.parquet"))
     else:
         path.with_name("documents.parquet").write_bytes(damage)
     with pytest.raises(UserError, match="documents.parquet: not the sums") as error:

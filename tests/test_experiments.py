@@ -58,13 +58,14 @@ def said(job):
     return values | {"train_length": trained, "lengths": yaml.safe_load(lengths)}
 
 
-def test_its_claims_are_about_its_cells(experiment):
-    """At the laptop's scale every side has cells, at each of its lengths, under its protocol and its extension."""
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_its_claims_are_about_its_cells(experiment, scale):
+    """Every side has cells, at each of its lengths, under its protocol and its extension."""
     name, settings = experiment
-    first = [said(job) for line in lines(settings, scale="laptop") for job in expand(line)]
+    first = [said(job) for line in lines(settings, scale=scale) for job in expand(line)]
     second = [
         before | said([f"train_length={before['train_length']}", f"lengths={before['lengths']}", *job])
-        for line in lines(settings, "then", "laptop")
+        for line in lines(settings, "then", scale)
         for job in expand(line.rpartition("->")[2])
         for before in first
     ]

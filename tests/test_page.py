@@ -273,9 +273,10 @@ def test_biases_are_drawn_a_head_a_line(look, tmp_path):
     assert hover(page, canvas, 9) == ["head 2, distance 8: -2", "head 1, distance 8: -4"]
     page.click("[data-chip=alibi]")
     assert not canvas.is_visible()
-    (study / cell / store.BIASES).write_text("{")
-    with pytest.raises(UserError, match="damaged"):
-        write(study)
+    for damaged in ("{", "{}", "[]", "5"):
+        (study / cell / store.BIASES).write_text(damaged)
+        with pytest.raises(UserError, match="damaged"):
+            write(study)
 
 
 def test_a_table_is_sorted_by_what_was_measured(look, quickstart):
@@ -403,9 +404,13 @@ def test_a_page_made_again_keeps_the_verdict_and_its_bytes(judged, tmp_path):
     judged = shutil.copytree(judged, tmp_path / "copy")
     before = (judged / "report.html").read_bytes()
     assert write(judged).read_bytes() == before
-    (judged / store.EXPERIMENT).write_text("{}")
-    with pytest.raises(UserError, match="run the experiment again"):
-        write(judged)
+    whole = json.loads((judged / store.EXPERIMENT).read_text())
+    changes = [{"claims": [{"say": 1}]}, {"published": "gone"}, {"grid": 3}]
+    changed = [whole | {"experiment": whole["experiment"] | change} for change in changes]
+    for damaged in ({}, [], whole | {"experiment": 5}, *changed):
+        (judged / store.EXPERIMENT).write_text(json.dumps(damaged))
+        with pytest.raises(UserError, match="run the experiment again"):
+            write(judged)
 
 
 def test_without_claims_nothing_is_judged(look, quickstart):

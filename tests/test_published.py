@@ -279,3 +279,34 @@ def test_without_published_numbers_it_says_so():
     table = published.beside(five(), experiment(None, source="ours; no numbers published"))
     assert table.blocks == () and "no numbers published" in published.text(table)
     assert published.markdown(table).count(NONE_GIVEN) == 1
+
+
+def test_rows_without_a_size_are_none_of_theirs():
+    """A needle in the same study has no size, which pandas tells by a value that is neither true nor false."""
+    common = {"metric": "exact", "unit": "example", "protocol": "free_running", "train_length": 43}
+    rows = frame([row("nope", 45, value=0.25, task="copy", **common), row("nope", 43, task="needle", **common)])
+    learned = row("nope", 43, value=1.0, task="copy", **common | {"metric": "token", "unit": "token"})
+    rows = pd.concat([rows.assign(size=[21, None]), frame([learned]).assign(size=20)])
+    blocks = published.beside(rows.astype({"size": "Int64"}), experiment("kazemnejad")).blocks
+    assert blocks[0].ours["nope", "size 21"].spread.mean == 0.25
+
+
+def test_what_is_infinite_has_no_sd_and_no_tie():
+    rows = rows_of("t5", 512, (10, 11)) + rows_of("alibi", 512, (9, 13.5)) + rows_of("rope", 512, (5, 6))
+    rows = [r | {"total": 1e6} if r["scheme"] == "rope" else r for r in rows]
+    table = published.beside(frame(rows), experiment("alibi_table2"))
+    assert table.blocks[0].ours["rope", "512"].spread.sd is None and table.blocks[0].best == {"512": "t5"}
+    assert "nan" not in published.text(table)
+
+
+@pytest.mark.parametrize(
+    "task, nope, t5, alibi", [("repeat_copy(varied=false)", .986, .771, .289), ("repeat_twice", .974, .558, .194),
+                              ("reverse_twice", .473, .448, .195), ("repeat_copy", .967, .939, .170),
+                              ("reverse_and_copy", .182, .140, .115), ("copy_twice", .431, .524, .569)]
+)  # fmt: skip
+def test_the_family_of_kazemnejad(task, nope, t5, alibi):
+    """As the sheet gives them over 21 to 40 symbols."""
+    for scheme, overall in {"nope": nope, "t5": t5, "alibi": alibi}.items():
+        cells = [c for c in published.load("kazemnejad") if (c["scheme"], c["task"]) == (scheme, task)]
+        assert [int(c["size"]) for c in cells] == list(range(21, 41))
+        assert sum(float(c["value"]) for c in cells) / 20 == pytest.approx(overall, abs=0.03)

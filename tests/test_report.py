@@ -320,6 +320,10 @@ def test_every_number_of_the_table_follows_from_the_lines_of_the_rows(tmp_path, 
             assert (line["status"], line["value"], line["sd"]) == ("beyond reach", "", "")
         else:
             assert float(line["value"]) == pytest.approx(statistics.mean(values), rel=1e-12)
+            assert float(line["median"]) == pytest.approx(statistics.median(values), rel=1e-12)
+            assert float(line["max"]) == pytest.approx(max(values), rel=1e-12)
+            rate = sum(value >= 0.95 for value in values) / seeds if line["quantity"] in names.values() else None
+            assert line["success"] == ("" if rate is None else str(rate))
             if seeds > 1:
                 assert float(line["sd"]) == pytest.approx(statistics.stdev(values), rel=1e-9)
         if line["task"] == "text":
@@ -473,8 +477,12 @@ def test_a_seed_that_ran_twice_is_two_lines(tmp_path):
     ]
 
 
-def test_a_damaged_configuration_is_named(tmp_path):
+def test_damaged_notes_and_configurations_are_named(tmp_path):
     study = save(tmp_path, [row()])
+    for text in ("{", "[1]"):
+        (study / store.NOTES).write_text(text)
+        with pytest.raises(UserError, match=r"notes\.json: is damaged"):
+            store.read(study)
     for text in ("a: [", "just text", "{}"):
         (study / row().cell / "config.yaml").write_text(text)
         with pytest.raises(UserError, match=r"config\.yaml"):

@@ -29,6 +29,7 @@ def test_spread():
     sd = math.sqrt((0.4475**2 + 0.3425**2 + 0.3525**2 + 0.2475**2) / 3)  # about the mean, 0.6475
     assert statistics.spread([0.2, 0.99, 1.0, 0.4], bar=0.95) == pytest.approx((0.6475, sd, 0.695, 1.0, 0.5, 4))
     assert statistics.spread([2.5]) == (2.5, None, 2.5, 2.5, None, 1)
+    assert statistics.spread([2.0, math.inf]) == (math.inf, None, math.inf, math.inf, None, 2)
 
 
 def test_p_against_closed_forms():

@@ -20,8 +20,9 @@ from posenc_train.report.statistics import RISK, Interval
 HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
 UNITS = {"nll": "nats", "regret": "nats"}  # of an effect; of the others it is a share
 WIDTH = 80
-# What is one line of a table: a side is one of these, at one length or several.
-_ONE = ("scheme", "extension", "sampling", "task", "model", "train_length", "init", "recipe", "checkpoint", "protocol")
+# What is one line of a table: a side is one of these, at one length or several. What its weights are from (init) is
+# another run for each seed; of what kind, the recipe says.
+_ONE = ("scheme", "extension", "sampling", "task", "model", "train_length", "recipe", "checkpoint", "protocol")
 _SEEDS_SHARE = ("data", "code")  # what the seeds of a side must have in common
 
 Record = dict[str, Any]
@@ -73,7 +74,7 @@ def _judged(claim: Claim, scores: list[Record]) -> Verdict:
     try:
         left = picked(claim.left, claim.metric, claim.protocol, scores, claim.unit)
         right = picked(claim.right, claim.metric, claim.protocol, scores, claim.unit) if claim.right else None
-        _comparable(left, right)
+        _comparable(claim, left, right)
     except Undecided as why:
         return Verdict(claim, OPEN, str(why))
     seeds = tuple(sorted(left if right is None else left.keys() & right.keys()))
@@ -125,7 +126,8 @@ def picked(side: Side, metric: str, protocol: str, scores: list[Record], unit: s
     if not rows:
         raise Undecided(f"{side.text()}: not run")
     if metric == "nll":
-        unit = unit or min({row["unit"] for row in rows} - {"word"}, key=lambda name: name == "byte")
+        own = sorted({row["unit"] for row in rows} - {"word"}, key=lambda name: name == "byte")
+        unit = unit or (own[0] if own else "word")
         rows = [row for row in rows if row["unit"] == unit]
         if not rows:
             raise Undecided(f"{side.text()}: not measured per {unit}")
@@ -162,14 +164,19 @@ def _meant(side: Side, protocol: str, row: Record) -> bool:
     )
 
 
-def _comparable(left: dict[int, list[Record]], right: dict[int, list[Record]] | None) -> None:
-    """Raises Undecided unless both sides were scored alike, on the same documents where they can be the same."""
+def _comparable(claim: Claim, left: dict[int, list[Record]], right: dict[int, list[Record]] | None) -> None:
+    """Raises Undecided unless both sides are of one model (or the claim names both) and were scored alike, by code that
+    agrees but for what is a scheme's own, and on the same documents where they can be the same."""
     if right is None:
         return
     (one, *_), (other, *_) = next(iter(left.values())), next(iter(right.values()))
-    for name in ("protocol", "unit"):
+    named = "model" in claim.left.names and "model" in claim.right.names
+    for name in ("protocol", "unit", *(["model"] if not named else [])):
         if one[name] != other[name]:
             raise Undecided(f"its sides have different {name}s, {one[name]} and {other[name]}")
+    codes = {row["code"].partition("-")[0] for side in (left, right) for rows in side.values() for row in rows}
+    if len(codes) > 1:
+        raise Undecided("its sides are of different code: rerun=changed makes them one", "several")
     same = one["metric"] == "nll" or _lengths(left) == _lengths(right)  # a text is the same at all lengths
     for name, words in (("data", "training"), ("eval_hash", "evaluation")):
         hashes = [{row[name] for rows in side.values() for row in rows} for side in (left, right)]

@@ -13,9 +13,11 @@ from rich.table import Table as Drawn
 from rich.text import Text
 
 from posenc_train.evaluation.rows import ALONG
+from posenc_train.report import statistics
 from posenc_train.report.derived import GAIN, LONGER, RATIO, STARVED, USABLE, WORTH
 from posenc_train.report.tables import (
     MARK,
+    NAMES,
     Cell,
     Column,
     Line,
@@ -240,6 +242,8 @@ def _record(table: Table, line: Line, column: Column, cell: Cell) -> dict:
     good, along = cell.status == "ok", table.by == ALONG
     length = int(line.part.split()[1]) if along else column.length
     low, high = cell.interval if good and cell.interval else (None, None)
+    bar = table.gate if cell.quantity in NAMES.values() else None
+    seeds = statistics.spread(cell.values, bar) if cell.values else None
     return {
         "task": table.task, "model": table.model, "train_length": table.train_length,
         "protocol": table.protocol, "quantity": cell.quantity, "unit": table.unit, "label": line.label,
@@ -247,7 +251,8 @@ def _record(table: Table, line: Line, column: Column, cell: Cell) -> dict:
         "checkpoint": line.checkpoint, "length": length, "factor": length / table.train_length,
         "slice": "" if table.quantity == WORTH else column.slice, "by": "training" if along else table.by,
         "part": "" if along else line.part,
-        "value": cell.value if good else None, "sd": cell.sd if good else None, "low": low, "high": high,
+        "value": cell.value if good else None, "sd": cell.sd if good else None,
+        **{name: getattr(seeds, name, None) for name in ("median", "max", "success")}, "low": low, "high": high,
         "status": cell.status, "n": len(cell.seeds), "seeds": _list(cell.seeds), "count": _list(cell.counts),
         "gate": table.gate, "parameters": line.costs.get("parameters"),
         "tokens_seen": column.length if along else line.tokens_seen,

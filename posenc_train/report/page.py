@@ -14,6 +14,7 @@ import pandas as pd
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from posenc_train import experiments
 from posenc_train.checks import show
 from posenc_train.config import UserError, flat
 from posenc_train.report import again, claims, formats, panels, published, store, tables
@@ -250,6 +251,10 @@ def asked(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return {name: found[name] for name in ("experiment", "cells", "command")}
-    except (ValueError, LookupError, TypeError) as error:
+        experiment, cells, command = found["experiment"], [*found["cells"]], found["command"]
+        if missing := {"title", "matched", "not_matched"} - experiment.keys():
+            raise LookupError(missing)
+        experiments.check(experiment, path.name)
+        return {"experiment": experiment, "cells": cells, "command": command}
+    except (UserError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: is damaged: remove it, and run the experiment again") from error

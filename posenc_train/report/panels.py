@@ -182,9 +182,12 @@ def biases(report: Report, folders: Mapping[str, Path]) -> Iterator[tuple[Group,
 
 
 def _stored(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except ValueError as error:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {name: found[name] for name in ("length", "distances", "layers")}
+    except (ValueError, LookupError, TypeError) as error:
         raise UserError(f"{path}: is damaged: remove it") from error
 
 

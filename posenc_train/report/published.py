@@ -164,8 +164,8 @@ def _ours(row: Record, scores: list[Record], gate: float) -> Ours:
     near = [
         score
         for score in scores
+        if row.get("size", "") in ("", str(score.get("size")))
         if row["protocol"] in (score["protocol"], bare(score["protocol"]))
-        and (not row.get("size") or score["size"] == int(row["size"]))
     ]
     if row.get("size"):
         lengths = {score["length"] for score in near if not row.get("task") or score["task"] == row["task"]}
@@ -200,7 +200,10 @@ def _judged(column: str, lines: tuple[str, ...], theirs: Mapping, ours: Mapping,
         if (line, column) in theirs and theirs[line, column].value is not None and ours[line, column].spread
     ]  # fmt: skip
     repeated = {
-        line: ours[line, column].seeds for line in lines if (line, column) in ours and len(ours[line, column].seeds) > 1
+        line: seeds
+        for line in lines
+        if (line, column) in ours and len(seeds := ours[line, column].seeds) > 1
+        if all(map(math.isfinite, seeds.values()))
     }
     best, ties = statistics.tied(repeated, highest=metric != "perplexity") if len(repeated) > 1 else (None, set())
     means = [ours[line, column].spread.mean for line in both]

@@ -13,14 +13,13 @@ import numpy as np
 LEVEL = 0.95
 RISK = (1 - LEVEL) / 2
 ENOUGH = 5  # items below which an order says nothing: four have 24 orders, and the best is no rarer than 1 in 24
-
-
 FEWEST = 10  # documents, below which an interval of resampled ones is too narrow
 RESAMPLES = 9999
 
 
 class Spread(NamedTuple):
-    """sd: of the sample, None for one seed. success: the share of seeds from the bar on, None without a bar."""
+    """sd: of the sample, None for one seed and where a value is infinite. success: the share of seeds from the bar on,
+    None without a bar."""
 
     mean: float
     sd: float | None
@@ -51,7 +50,7 @@ class Order(NamedTuple):
 def spread(values: Sequence[float], bar: float | None = None) -> Spread:
     """bar: the value from which a seed counts as a success."""
     values = np.asarray(values, float)
-    sd = float(values.std(ddof=1)) if len(values) > 1 else None
+    sd = float(values.std(ddof=1)) if len(values) > 1 and np.isfinite(values).all() else None
     success = None if bar is None else float((values >= bar).mean())
     return Spread(float(values.mean()), sd, float(np.median(values)), float(values.max()), success, len(values))
 

@@ -111,8 +111,8 @@ def documents(folder: Path | str) -> pd.DataFrame:
 
 def _sums(path: Path) -> pd.DataFrame:
     try:
-        return pd.read_parquet(path)[list(SUMS)]
-    except (ValueError, KeyError, OSError) as error:  # also pyarrow's own
+        return pd.read_parquet(path)[list(SUMS)].astype({"document": "int64", "total": "float64", "count": "int64"})
+    except (ValueError, KeyError, TypeError, OSError) as error:  # also pyarrow's own
         raise UserError(f"{path}: not the sums by document of a run: remove it, and tables go without them") from error
 
 
@@ -159,9 +159,16 @@ def read(folder: Path | str) -> pd.DataFrame:
         frame[name] = frame[name].astype("Int64")
     frame["total"] = frame["total"].astype("float64")
     frame.attrs["unfinished"] = unfinished(folder)
-    notes = folder / NOTES  # how learning rates and budgets were chosen
-    frame.attrs["notes"] = list(json.loads(notes.read_text(encoding="utf-8")).values()) if notes.is_file() else []
+    frame.attrs["notes"] = _notes(folder / NOTES)
     return frame
+
+
+def _notes(path: Path) -> list[str]:
+    """How learning rates and budgets were chosen."""
+    try:
+        return list(json.loads(path.read_text(encoding="utf-8")).values()) if path.is_file() else []
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{path}: is damaged: remove it, and run the experiment again") from error
 
 
 def _record(row: Row, recipe: str | None, config: dict | None) -> dict:
