@@ -12,7 +12,7 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from typing import NamedTuple
 
@@ -109,17 +109,18 @@ def _figures(report: Report) -> dict[str, Figure]:
 
 
 def _together(report: Report, quantities: tuple[str, ...]) -> list[list[Table]]:
-    """The tables of these quantities that hold any number, by (task, model, train length)."""
+    """The tables of these quantities that hold numbers at several lengths, by (task, model, train length)."""
     groups: dict[tuple, list[Table]] = {}
     for table in report.tables:
         apart = bare(table.protocol) == "recurrence" or table.unit == "word"  # the same losses in other parts
-        if (
-            not apart
-            and table.quantity in quantities
-            and any(_drawn(cell) for ln in table.lines for cell in ln.cells.values())
-        ):
+        if not apart and table.quantity in quantities and _lengths([table]):
             groups.setdefault((table.task, table.model, table.train_length), []).append(table)
-    return list(groups.values())
+    return [tables for tables in groups.values() if len(_lengths(tables)) > 1]
+
+
+def _lengths(tables: Iterable[Table]) -> set[int]:
+    lines = [line for table in tables for line in table.lines]
+    return {column.length for line in lines for column, cell in line.cells.items() if _drawn(cell)}
 
 
 def _depths(report: Report) -> list[Table]:

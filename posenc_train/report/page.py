@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from posenc_train import experiments
@@ -207,7 +206,7 @@ def _configs(folder: Path, frame: pd.DataFrame) -> dict[str, dict[str, Any]]:
     configs = {}
     for run in store.runs(folder):
         if (run / store.CONFIG).is_file() and run.name in set(frame["cell"]):
-            configs[run.name] = yaml.safe_load((run / store.CONFIG).read_text(encoding="utf-8"))
+            configs[run.name] = store.settings(run / store.CONFIG)
     return configs
 
 

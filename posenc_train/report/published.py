@@ -164,8 +164,8 @@ def _ours(row: Record, scores: list[Record], gate: float) -> Ours:
     near = [
         score
         for score in scores
+        if row.get("size", "") in ("", str(score.get("size")))
         if row["protocol"] in (score["protocol"], bare(score["protocol"]))
-        and row.get("size", "") in ("", str(score.get("size")))
     ]
     if row.get("size"):
         lengths = {score["length"] for score in near if not row.get("task") or score["task"] == row["task"]}
