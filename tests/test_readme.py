@@ -1,6 +1,7 @@
 """Every command of README.md is run, with overrides appended that only shrink it; those that need a cluster, a login
 or a download stand in blocks marked so, and their configuration is composed and checked."""
 
+import csv
 import importlib.util
 import json
 import math
@@ -8,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -202,6 +204,62 @@ def test_the_table_of_five_tasks_is_of_the_committed_rows():
         wanted = [mean["markov", scheme, length] for length in (64, 512)]
         assert list(map(float, regret.split(", "))) == pytest.approx(wanted, abs=5.1e-4)
     assert len(shown) == 5
+
+
+def commented(path: str) -> list[dict[str, str]]:
+    """The lines of a CSV file with comments at its top."""
+    lines = (ROOT / "posenc_train" / "data" / path).read_text().splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def test_the_verdicts_of_table_5_follow_from_the_committed_sums():
+    """Means, effects and t-intervals over three seeds, by scipy alone."""
+    loss = {
+        (r["scheme"], int(r["train_length"]), int(r["length"]), r["protocol"], r["unit"], int(r["seed"])): r
+        for r in commented("alibi_table5.csv")
+    }
+    loss = {key: float(r["total"]) / int(r["count"]) for key, r in loss.items()}
+    theirs = {
+        (r["scheme"], r["train_length"], r["length"]): r["value"] for r in commented("published/alibi_table5.csv")
+    }
+
+    def seeds(scheme, trained, length, protocol, unit):
+        return [loss[scheme, trained, length, protocol, unit, seed] for seed in range(3)]
+
+    block = README.split("<!-- alibi_table5 -->")[1].split("<!-- /alibi_table5 -->")[0]
+    parts = [part.strip().splitlines() for part in block.split("\n\n") if part.strip().startswith("|")]
+    grid, claims = ([[c.strip() for c in line.split("|")[1:-1]] for line in part] for part in parts)
+    lengths = [int(head.replace(",", "")) for head in grid[0][1:]]
+    checked = 0
+    for name, *cells in grid[2:]:
+        scheme, trained = ("sinusoidal", None) if "each" in name else ("alibi", int(name[7:].replace(",", "")))
+        for length, cell in zip(lengths, cells, strict=True):
+            if (scheme, str(trained or length), str(length)) not in theirs:
+                assert cell == ""
+                continue
+            ours, published = cell.split(" / ")
+            mean = statistics.mean(seeds(scheme, trained or length, length, "nonoverlapping", "byte"))
+            assert float(ours) == pytest.approx(math.exp(mean), abs=5.1e-3)
+            assert published == theirs[scheme, str(trained or length), str(length)]
+            checked += 1
+    assert checked == 30 + 8
+    whole, same = ("nonoverlapping", "word"), ("same_targets(k=32)", "byte")
+    sides = [
+        (("alibi", 64, 3072, *whole), ("alibi", 64, 64, *whole)),
+        (("alibi", 512, 3072, *whole), ("alibi", 64, 3072, *whole)),
+        (("alibi", 512, 3072, *whole), ("sinusoidal", 3072, 3072, *whole)),
+        (("alibi", 1024, 1024, *whole), ("sinusoidal", 1024, 1024, *whole)),
+        (("alibi", 64, 3072, *same), ("alibi", 64, 64, *same)),
+    ]
+    for (verdict, _, effect, claimed), (left, right) in zip(claims[2:], sides, strict=True):
+        differences = [a - b for a, b in zip(seeds(*left), seeds(*right), strict=True)]
+        mean, half = statistics.mean(differences), 4.302653 * statistics.stdev(differences) / 3**0.5
+        shown = list(map(float, re.findall(r"[+-]?\d+\.\d+", effect)))
+        assert shown == pytest.approx([mean, mean - half, mean + half], abs=5.1e-5)
+        side, margin = claimed.split()[0], float(claimed.split()[1])
+        least, most = (mean - half, mean + half) if side == "above" else (-mean - half, half - mean)
+        margin = margin if side == "above" else -margin
+        assert verdict == ("holds" if least > margin else "does not hold" if most < margin else "undecided")
 
 
 def test_the_results_show_what_the_literature_says():
