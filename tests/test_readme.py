@@ -237,10 +237,10 @@ def test_the_verdicts_of_table_5_follow_from_the_committed_sums():
             if (scheme, str(trained or length), str(length)) not in theirs:
                 assert cell == ""
                 continue
-            ours, published = cell.split(" / ")
+            ours, shown = cell.split(" / ")
             mean = statistics.mean(seeds(scheme, trained or length, length, "nonoverlapping", "byte"))
             assert float(ours) == pytest.approx(math.exp(mean), abs=5.1e-3)
-            assert published == theirs[scheme, str(trained or length), str(length)]
+            assert shown == theirs[scheme, str(trained or length), str(length)]
             checked += 1
     assert checked == 30 + 8
     whole, same = ("nonoverlapping", "word"), ("same_targets(k=32)", "byte")
