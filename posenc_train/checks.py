@@ -443,7 +443,7 @@ SHORTEST = {  # tokens fed, by class, at the settings of its file; a task says a
     "Needle": 14,
     "MultiKey": 34,
     "MultiValue": 24,
-    "MultiQuery": 40,
+    "MultiQuery": 27,
     "VariableTracking": 35,
     "CommonWords": 17,
     "FrequentWords": 37,

@@ -18,5 +18,5 @@ class MultiQuery(MultiKey):
 
     name = "multi_query"
 
-    def __init__(self, queries: int = 3, letters: int = 10, digits: int = 3, **source):
+    def __init__(self, queries: int = 2, letters: int = 10, digits: int = 3, **source):
         super().__init__([queries], queries, letters, digits, **source)
