@@ -6,8 +6,8 @@ import math
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import torch
@@ -75,9 +75,9 @@ def _sum(left: Sequence[Cell], costs: Mapping[Any, Cost], jobs: int) -> list[str
     seconds = [costs[cell.folder].seconds(cell) for cell in left]
     known = sum(second for second in seconds if second is not None)
     if launch.launcher():
-        by, took = "by the launcher", f"about {_clock(known)} of one process"
+        by, took = "by the launcher", f"about {_clock(known)} of training and evaluation by one process"
     else:
-        by, took = f"{jobs} at a time on this machine", f"about {_clock(known / jobs)}"
+        by, took = f"{jobs} at a time on this machine", f"about {_clock(known / jobs)} of training and evaluation"
     unknown = f"; {seconds.count(None)} not known" if None in seconds else ""
     return [f"{len(left)} to run, {by}: {took}{unknown}"]
 
@@ -121,11 +121,30 @@ def _like(config: Mapping[str, Any]) -> str:
 
 
 def _tried_apart(config: dict[str, Any]) -> Cost:
-    with ProcessPoolExecutor(1, launch.server(), launch.tied) as pool:  # of its own: memory is that of a process
-        try:
-            return pool.submit(tried, config).result()
-        except (UserError, MemoryError, RuntimeError, BrokenProcessPool) as error:
-            return Cost(None, None, None, f"not known ({' '.join(str(error).split())[:80]})")
+    """In a process of its own: memory is that of a process."""
+    server = launch.server()
+    told, tells = server.Pipe(duplex=False)
+    process = server.Process(target=_try, args=(config, tells))
+    process.start()
+    tells.close()
+    try:
+        return told.recv()
+    except EOFError:  # it was killed, or has said on stderr what went wrong
+        return _unknown("its process ended")
+    finally:
+        process.join()
+
+
+def _try(config: dict[str, Any], tells: Connection) -> None:
+    launch.tied()
+    try:
+        tells.send(tried(config))
+    except (UserError, MemoryError, RuntimeError) as error:
+        tells.send(_unknown(" ".join(str(error).split())[:80]))
+
+
+def _unknown(why: str) -> Cost:
+    return Cost(None, None, None, f"not known ({why})")
 
 
 def _measured(cell: Cell) -> Cost | None:

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
@@ -48,6 +49,8 @@ def run(cells: Sequence[Cell], jobs: int | None) -> Outcome:
     left, failed = [cell for cell in cells if not finished(cell)], {}
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, interrupted)
+    if not left:
+        return {}
     work = launcher() or functools.partial(side_by_side, jobs=jobs)
     with Progress(cells, left) as progress:
         while left:
@@ -204,11 +207,15 @@ def sharing(config: dict[str, Any], alone: bool) -> dict[str, Any]:
 
 
 def server() -> multiprocessing.context.ForkServerContext:
-    """What processes are forked from. It has imported everything once: that takes longer than a small cell."""
+    """What processes are forked from. It has imported everything once: that takes longer than a small cell. Ctrl-C does
+    not reach it, nor what is forked from it."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["posenc_train.training.fit", "posenc_train.estimate", "posenc_train.report.figures", "datasets", "wandb"]
     )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which it keeps
+    forkserver.ensure_running()
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
 
 

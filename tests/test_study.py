@@ -237,7 +237,7 @@ def test_a_lock_of_a_folder_that_was_set_aside_is_none(tmp_path, monkeypatch):
     ("word", "told"),
     [
         ("seeds=2,3", "seeds=2,3: must be one value, as it is of the study and not of its cells"),
-        ("tune.lr=1e-3,2e-3", "tune.lr=1e-3,2e-3: must be one value.*; write tune.lr=.… for a list"),
+        ("tune.lr=1e-3,2e-3", "tune.lr=1e-3,2e-3: must be one value.*; write tune.lr=... for a list"),
         ("experiment=quickstart,drope", "experiment=quickstart,drope: must be one value"),
         ("experiment=[quickstart,drope]", "experiment=.quickstart,drope.: must be one experiment; run them one after"),
         ("scale=paper", "scale=paper: experiment=quickstart has no scales, and is of the size of laptop; leave it out"),
@@ -250,7 +250,8 @@ def test_what_is_of_the_study_is_one_value(monkeypatch, word, told):
         study.plan(compose("reproduce", ["scale=paper"] if word == "scale=paper" else []))
 
 
-def test_a_folder_that_cannot_be_written_is_told_in_a_line(here):
+def test_a_folder_that_cannot_be_written_is_told_in_a_line(here, monkeypatch):
+    monkeypatch.setattr(estimate, "_tried_apart", lambda config: estimate.Cost(1.0, 1.0, 1, ""))
     Path("runs").write_text("a file")
     with pytest.raises(UserError, match="runs/s: cannot be written .Not a directory.: choose another study="):
         here(*GRID)
@@ -458,6 +459,20 @@ def test_nothing_is_lost_when_training_again_is_interrupted(tmp_path):
     assert runs.record(aside)["code"] == "third"
 
 
+def test_ctrl_c_does_not_reach_what_cells_are_forked_from(monkeypatch):
+    """Not even while it imports, when it would end by a traceback."""
+    from multiprocessing import context, forkserver
+
+    monkeypatch.setattr(context.ForkServerContext, "set_forkserver_preload", lambda self, names: None)
+    forkserver._forkserver._stop()  # of an earlier test
+    launch.server()
+    status = Path("/proc", str(forkserver._forkserver._forkserver_pid), "status").read_text()
+    blocked = int(status.partition("SigBlk:")[2].split()[0], 16)
+    forkserver._forkserver._stop()
+    assert blocked >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_a_cell_that_says_why_it_fails_is_heard(tmp_path):
     folder = tmp_path / "cell"
     script = tmp_path / "train.py"
@@ -553,12 +568,14 @@ def test_a_plan_is_of_the_cells_that_will_be(here, monkeypatch, capsys):
     told = capsys.readouterr().out
     assert told.startswith("6 cells of quickstart") and "4 of them choose among the learning rates" in told
     assert told.count(" 384 tokens") == told.count(" 192 tokens") == 3 and not Path("runs").exists()
-    here(*words)
-    capsys.readouterr()
+    monkeypatch.setattr(launch, "finished", lambda cell: True)
+    monkeypatch.setattr(choice, "validation_loss", lambda folder: 1.0)  # a tie, which the least rate wins
     here(*words, "plan=true")
     told = capsys.readouterr().out
-    assert told.count(" finished ") == 6 and "nothing to do" in told
-    assert all(f"\n{name} " in told for name in checkpoints())
+    assert told.count("  finished ") == 6 and "nothing to do" in told
+    for cell in cells(monkeypatch, *GRID):
+        steps = {"nope": 6, "alibi": 3}[cell.config["names"]["position"]]
+        assert f"\n{cell.having(f'optim.steps={steps}', 'optim.lr=1e-3').folder.name} " in told
 
 
 def test_a_validation_loss_is_that_of_the_training():
