@@ -97,8 +97,12 @@ def pytest_configure(config):
         config.option.tbstyle, config.option.reportchars = "short", ""  # the verdict below is the last word
 
 
+SLOW = ("test_readme.py", "test_study.py", "test_end_to_end.py")  # begun first: nobody waits for one of them at the end
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist writes the groups into the names
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: SLOW.index(item.path.name) if item.path.name in SLOW else len(SLOW))
     for item in items:
         # A file's tests stay in one process, which makes its fixtures once; the laws, the most, are spread.
         spread = zlib.crc32(item.nodeid.partition("[")[2].encode()) % 8 if item.path.name == "test_laws.py" else ""
