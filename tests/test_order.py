@@ -27,7 +27,7 @@ ONE_SIDED = ("xpos", "xpos_blockwise", "fox", "cope", "path", "own")  # which re
 # Schemes that know nothing of places (the windows and blocks are longer than these texts) …
 PLACELESS = {"nope", "logn", "nope_logn", "ssmax", "window", "blockwise"}
 # … and those that know |i - j| and no more.
-BY_DISTANCE = {"alibi", "hard_alibi", "inverse", "kerple_log", "kerple_power", "sandwich", "dape"}
+BY_DISTANCE = {"alibi", "alibi_blockwise", "hard_alibi", "inverse", "kerple_log", "kerple_power", "sandwich", "dape"}
 
 
 def words_of(task, ids):
