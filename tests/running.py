@@ -41,6 +41,7 @@ def start(script: str, *overrides: str) -> BaseProcess:
 
 
 def _run_quietly(script: str, *overrides: str) -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked in a server that a study's test has started
     with open("out.txt", "a", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

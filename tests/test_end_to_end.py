@@ -428,5 +428,5 @@ def test_one_failing_cell_does_not_stop_the_others(tmp_path):
     """What fails is said at the end, with the reason, and by the exit code too."""
     lines = ["study=q task=copy position=nope", "study=q task=copy position=own position._target_=nowhere.Wave"]
     done = command("reproduce", f"experiment.grid={lines}", *SMALL, "logger=none", cwd=tmp_path)
-    assert done.returncode == 2 and "1 cells failed" in done.stderr and "nowhere.Wave" in done.stderr
+    assert done.returncode == 2 and "1 cell failed" in done.stderr and "nowhere.Wave" in done.stderr
     assert len(list((tmp_path / "runs" / "q").glob("*/rows.jsonl"))) == 1

@@ -72,7 +72,7 @@ def test_a_configuration_executes_nothing(folder, tmp_path):
 
 
 @pytest.mark.parametrize("group", ["position", "task", "sampling"])
-@pytest.mark.parametrize("target", ["stranger.Scheme", "posenc_train.study.Path", "posenc_train.study.run"])
+@pytest.mark.parametrize("target", ["stranger.Scheme", "posenc_train.study.Path", "posenc_train.study.plan"])
 def test_only_classes_of_this_package_without_trust(folder, tmp_path, monkeypatch, group, target):
     (tmp_path / "stranger.py").write_text(f"import os; os.mkdir('{tmp_path}/executed')")
     monkeypatch.syspath_prepend(tmp_path)
