@@ -28,7 +28,7 @@ from posenc_train.build import build_model, build_sampling, build_task
 from posenc_train.checks import longest, show
 from posenc_train.config import UserError, label, training_config
 from posenc_train.report import store
-from posenc_train.study import Cell, cell_of, unique
+from posenc_train.study import Cell, cell_of, key_of, unique
 
 BUDGET = "budget.json"
 OF_SCHEMES = ("position", "extension", "under")  # what no positions have no use for
@@ -77,7 +77,7 @@ def budgeted(cells: Sequence[Cell], budget: str, keep: bool = True) -> tuple[lis
             stack.enter_context(filelock.FileLock(path.with_name(".budget.lock")))  # of two studies one measures
         known = json.loads(path.read_text()) if path.exists() else {}
         for cell in cells:
-            plain = cell_of([*(o for o in cell.overrides if not _key(o).startswith(OF_SCHEMES)), "position=nope"])
+            plain = cell_of([*(o for o in cell.overrides if not key_of(o).startswith(OF_SCHEMES)), "position=nope"])
             share = measured(plain, budget, known) / measured(cell, budget, known)
             steps = max(1, round(cell.config["optim"]["steps"] * share))
             found.append(cell.having(f"optim.steps={steps}"))
@@ -184,7 +184,7 @@ def taken_over(trained: Cell, cell: Cell) -> None:
 
 def trial(cell: Cell, rate: float) -> Cell:
     config = cell.config
-    kept = [o for o in cell.overrides if not _key(o).startswith(UNTUNED)]
+    kept = [o for o in cell.overrides if not key_of(o).startswith(UNTUNED)]
     length, whole = config["train_length"], longest(config)
     more = [f"study={config['study']}-tune", f"optim.lr={rate!r}", "protocol=[validation]", "logger=none"]
     return cell_of([*kept, *more, f"lengths=[{length}]", f"task.longest={whole}"])
@@ -194,10 +194,6 @@ def validation_loss(folder: Path) -> float:
     """Nats a target; infinite where it is not finite."""
     rows = [row for row in store.load(folder / "rows.jsonl") if row.protocol == "validation"]
     return rows[-1].total / rows[-1].count if rows and rows[-1].status == "ok" else float("inf")
-
-
-def _key(override: str) -> str:
-    return override.lstrip("+~")
 
 
 def _alike(cell: Cell) -> str:

@@ -31,8 +31,8 @@ class Cell(NamedTuple):
 
     def having(self, *overrides: str) -> "Cell":
         """The cell with other values of some keys."""
-        said = {_key(override) for override in overrides}
-        return cell_of([*(override for override in self.overrides if _key(override) not in said), *overrides])
+        said = {key_of(override) for override in overrides}
+        return cell_of([*(override for override in self.overrides if key_of(override) not in said), *overrides])
 
 
 def plan(cfg: Mapping[str, Any]) -> list[Cell]:
@@ -53,7 +53,7 @@ def plan(cfg: Mapping[str, Any]) -> list[Cell]:
 
 def _check_line(cfg: Mapping[str, Any]) -> None:
     for override in command_line():
-        key = _key(override)
+        key = key_of(override)
         if key.partition(".")[0] in OWN and len(expand("", [override])) > 1:
             lists = f"; write {key}=[…] for a list" if key == "tune.lr" else ""
             raise UserError(f"{override}: must be one value, as it is of the study and not of its cells{lists}")
@@ -75,8 +75,8 @@ def second_act(cfg: Mapping[str, Any], finished: Sequence[Cell], planned: bool =
         for line in lines(cfg, "then"):
             after, _, words = line.rpartition("->")
             for overrides in expand(words, extra) if set(after.split()) <= set(cell.overrides) else ():
-                said = {_key(override) for override in overrides}
-                kept = [o for o in cell.overrides if not {_key(o), _key(o).partition(".")[0]} & said]
+                said = {key_of(override) for override in overrides}
+                kept = [o for o in cell.overrides if not {key_of(o), key_of(o).partition(".")[0]} & said]
                 acts.append([*kept, *overrides, f"init={cell.folder}"])
     return unique(cell_of(overrides, not planned) for overrides in acts)
 
@@ -95,17 +95,17 @@ def lines(cfg: Mapping[str, Any], key: str) -> list[str]:
 def _seeds(cfg: Mapping[str, Any]) -> list[str]:
     if cfg["seeds"] is None:
         return []
-    if told := [override for override in command_line() if _key(override) == "seed"]:
+    if told := [override for override in command_line() if key_of(override) == "seed"]:
         raise UserError(f"seeds={cfg['seeds']}: stands for seed=0 and so on; leave out {told[0]}, or seeds")
     return [f"seed={','.join(map(str, range(cfg['seeds'])))}"]
 
 
 def _extra() -> list[str]:
     """What the command line says to the cells."""
-    return [override for override in command_line() if _key(override).partition(".")[0] not in OWN]
+    return [override for override in command_line() if key_of(override).partition(".")[0] not in OWN]
 
 
-def _key(override: str) -> str:
+def key_of(override: str) -> str:
     return override.lstrip("+~").partition("=")[0]
 
 

@@ -101,3 +101,13 @@ def test_ties_with_the_best():
     assert statistics.tied(seeds) == ("a", {"b", "d"})
     assert statistics.tied({name: seeds[name] for name in "ac"}, highest=True) == ("c", set())
     assert statistics.tied({}) == (None, set())
+
+
+@pytest.mark.parametrize("behind, tied", [(2.47, {"b"}), (2.50, set())])
+def test_a_tie_ends_where_the_interval_of_the_differences_leaves_zero(behind, tied):
+    """Differences d - 1, d, d + 1 have sd 1: t = d sqrt(3), and the 95 % quantile of Student's t with 2 degrees of
+    freedom is 4.3027 (tables), so d = 2.484."""
+    assert statistics.tied({"a": {0: 0.0, 1: 0.0, 2: 0.0}, "b": {0: behind - 1, 1: behind, 2: behind + 1}}) == (
+        "a",
+        tied,
+    )
