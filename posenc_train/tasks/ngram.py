@@ -33,7 +33,7 @@ class Ngram(Asked):
         self,
         alphabet: int = 26,
         key_letters: int = 2,
-        answer: int = 8,
+        answer: int = 4,
         key: str = "suffix",
         examples: int = 128,
         longest: int | None = None,

@@ -31,7 +31,7 @@ class Nth(Asked):
     def __init__(
         self,
         frame: str = "start",
-        indices: int = 8,
+        indices: int = 4,
         alphabet: int = 26,
         examples: int = 128,
         longest: int | None = None,
