@@ -19,6 +19,7 @@ from posenc_train.model import hf
 from posenc_train.report import store
 from posenc_train.tasks import corpus
 from posenc_train.tasks.base import Task
+from posenc_train.tasks.haystack import Haystack
 
 
 def evaluated(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], Path, str]:
@@ -76,7 +77,8 @@ def configuration(cfg: Mapping[str, Any], theirs: Any) -> dict[str, Any]:
 
 
 def check(config: Mapping[str, Any], model: hf.Hf, task: Task, theirs: Any) -> None:
-    """Raises UserError for what the model cannot do. Its own mark of a beginning takes the place of the task's."""
+    """Raises UserError for what the model cannot do. Its own mark of a beginning takes the place of the task's,
+    and ids of its own that of a needle's marks."""
     name, position = config["names"]["task"], config["names"]["position"]
     if task.pooled:
         raise UserError(
@@ -86,6 +88,8 @@ def check(config: Mapping[str, Any], model: hf.Hf, task: Task, theirs: Any) -> N
         if not isinstance(theirs.bos_token_id, int):
             raise UserError("task.bos=true: must be false, as the model's config.json names no bos_token_id")
         task.begin, task.marks = theirs.bos_token_id, 0
+    if task.vocab + task.marks > model.vocab and isinstance(task, Haystack):
+        task.mark_by_unused_ids()
     if task.vocab + task.marks > model.vocab:
         raise UserError(
             f"task={name}: feeds ids up to {task.vocab + task.marks - 1}, and {position} knows those below "

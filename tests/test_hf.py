@@ -10,6 +10,7 @@ import torch
 import transformers
 import yaml
 from running import run
+from test_text import spaced
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from posenc_train import foreign
@@ -22,6 +23,7 @@ from posenc_train.positions.base import Span
 from posenc_train.positions.rope import Rope
 from posenc_train.report import store
 from posenc_train.tasks import tokens
+from posenc_train.tasks.needle import Needle
 from posenc_train.tasks.text import Text
 
 SIZES = {"vocab_size": 310, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
@@ -242,6 +244,33 @@ def test_a_model_may_be_asked_and_alibi_has_any_length(folder, home):
     assert {r.protocol for r in scored} == {"free_running", "teacher_forced"}
 
 
+def test_needles_are_marked_by_ids_of_the_model_that_are_in_no_text(tmp_path, home):
+    """A tokenizer with ▁ for a space, and a model that knows its ids and no other."""
+    library = Tokenizer.from_file(spaced(tmp_path / "tokenizer.json"))
+    size = library.get_vocab_size()
+    path = saved(tmp_path / "llama", transformers.LlamaConfig(**LLAMA | {"vocab_size": size}))
+    library.save(f"{path}/tokenizer.json")
+    settings = ["task=needle", "task.path=texts", "task.examples=5", "train_length=40", "factors=[1,2]"]
+    _, rows = evaluated(tmp_path, "llama", *settings, "protocol=[free_running]")
+    asked = [r for r in rows if (r.metric, r.protocol) == ("token", "free_running") and r.slice.get("depth") is None]
+    assert {(r.length, r.status) for r in asked} == {(40, "ok"), (80, "ok")}
+    config = compose("evaluate", ["model=hf", f"model.path={path}", *settings])
+    described = hf.described(path)
+    task = Needle(path="texts", tokenizer=f"{path}/tokenizer.json", examples=5)
+    marks = task.opening, task.closing, task.question
+    assert marks == (size, size + 1, size + 2) and task.symbols[size:] == ["‹", "›", "⁇"]
+    foreign.check(foreign.configuration(config, described), hf.load(path, "float32", 40), task, described)
+    used = {id for file in home.glob("texts/*") for id in library.encode(file.read_text()).ids}
+    used |= {library.token_to_id(symbol) for symbol in "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"}
+    unused = sorted(set(range(size)) - used)[-3:]
+    assert [task.opening, task.closing, task.question] == unused and task.marks == 0
+    for ids in task.examples(80).ids.tolist():
+        assert [ids.count(mark) for mark in unused] == [1, 1, 1] and max(ids) < size
+        place = ids.index(task.opening)
+        assert ids[place + 1 : place + 3] == ids[-5:-3] and ids[place + 3 : place + 6] == ids[-3:]
+        assert ids[place + 6] == task.closing and ids[-6] == task.question
+
+
 def test_the_models_own_mark_begins_every_window(folder, home):
     config = compose("evaluate", ["model=hf", f"model.path={folder / 'llama'}", *ON_TEXT, "task.bos=true"])
     check(config)
@@ -319,14 +348,14 @@ class Task:
     vocab, marks, pooled = 10, 0, False
 
 
-def test_a_tokenizer_that_is_not_byte_level_is_refused(tmp_path, folder, home):
+def test_a_tokenizer_that_does_not_keep_the_bytes_is_refused(tmp_path, folder, home):
     path = saved(tmp_path / "llama", transformers.LlamaConfig(**LLAMA))
     with pytest.raises(UserError, match=r"has no tokenizer.json; give task.tokenizer="):
         evaluated(tmp_path, "llama", *ON_TEXT)
     words = Tokenizer(models.WordLevel({"the": 0, "[UNK]": 1}, "[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     words.save(f"{path}/tokenizer.json")
-    with pytest.raises(UserError, match=r"tokenizer.json: not a byte-level tokenizer, so bits per byte cannot be had"):
+    with pytest.raises(UserError, match=r"tokenizer.json: neither byte-level nor with ▁ for a space, so bits per byte"):
         evaluated(tmp_path, "llama", *ON_TEXT)
 
 

@@ -615,19 +615,76 @@ def test_tokenizers_that_do_not_keep_the_bytes_are_refused(tmp_path):
     folder = put(tmp_path / "texts", DOCUMENTS)
     path = tmp_path / "tokenizer.json"
     lower = tokenizer_file(path, normalizer=normalizers.Replace("the", "a"))
-    with pytest.raises(UserError, match=r"changes the text: 00\d\d.txt has \d+ bytes, its ids stand for \d+"):
+    with pytest.raises(UserError, match=r"changes the text: the ids of 00\d\d.txt stand for other bytes than its own"):
         Text(path=folder, tokenizer=lower)
-    space = tokenizer_file(path, pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True))
-    with pytest.raises(UserError, match="changes the text"):
-        Text(path=folder, tokenizer=space)
-    for broken in (tokenizer_file(path, decoder=decoders.Metaspace()), _word_piece(path)):
-        with pytest.raises(UserError, match="not a byte-level tokenizer, so bits per byte cannot be had"):
+    unknown = spaced(path, "no pre-tokenizer", byte_fallback=False)  # of letters that were not seen, <unk>
+    with pytest.raises(UserError, match=r"changes the text: the ids of"):
+        Text(path=put(tmp_path / "other", ["東".encode() * 4] * 9), tokenizer=unknown)
+    two = spaced(path, "no pre-tokenizer")
+    with pytest.raises(UserError, match=r"changes the text: the ids of"):  # ▁ is no space here
+        Text(path=put(tmp_path / "marked", ["a▁b c".encode() * 4] * 9), tokenizer=two)
+    for broken in (tokenizer_file(path, decoder=decoders.WordPiece()), _word_piece(path)):
+        with pytest.raises(UserError, match="neither byte-level nor with ▁ for a space, so bits per byte"):
             Text(path=folder, tokenizer=broken)
     path.write_text("{}")
     with pytest.raises(UserError, match="not a tokenizer.json"):
         Text(path=folder, tokenizer=str(path))
     with pytest.raises(UserError, match=r"task.tokenizer=missing.json: cannot be read: No such file"):
         Text(path=folder, tokenizer="missing.json")
+
+
+def spaced(path: Path, kind: str = "no pre-tokenizer", byte_fallback: bool = True, size: int = 450) -> str:
+    """A tokenizer.json as of Llama 2: ▁ for a space, one put in front, <0xE6> for a byte of what is not known."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=byte_fallback, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    single = [f"<0x{byte:02X}>" for byte in range(256)]
+    alphabet = [*map(chr, range(33, 127)), "é"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=["<unk>", *single], initial_alphabet=alphabet, limit_alphabet=97,
+        show_progress=False,
+    )  # fmt: skip
+    tokenizer.train_from_iterator([WORDS.replace("東京", "") * 3], trainer)
+    content = json.loads(tokenizer.to_str())
+    content["added_tokens"] = content["added_tokens"][:1]
+    meta = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": kind == "words"}
+    if kind == "no pre-tokenizer":
+        replaced = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+        content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, replaced]}
+        back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+        strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+        decoders = [back, {"type": "ByteFallback"}, {"type": "Fuse"}, strip]
+        content |= {"pre_tokenizer": None, "decoder": {"type": "Sequence", "decoders": decoders}}
+    else:
+        content |= {"pre_tokenizer": meta, "decoder": meta}
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["no pre-tokenizer", "words", "whole"])
+def test_a_tokenizer_that_writes_spaces_as_a_letter_of_its_own(tmp_path, kind, monkeypatch):
+    """The ids are the library's, less the space that it puts in front, and their bytes add up to the document's."""
+    monkeypatch.setattr(tokens, "PIECE", 10)
+    path = spaced(tmp_path / "tokenizer.json", kind)
+    task = Text(path=put(tmp_path / "texts", DOCUMENTS), tokenizer=path)
+    library = Tokenizer.from_file(path)
+    documents = [ids.tolist() for part in (task.train, task.validation) for ids in part]
+    assert sorted(documents) == sorted(theirs(library, text.decode()) for text in DOCUMENTS)
+    assert sum(map(len, documents)) < sum(map(len, DOCUMENTS)) / 2
+    assert sorted(int(task.bytes_per_id[ids].sum()) for ids in documents) == sorted(map(len, DOCUMENTS))
+
+
+def theirs(library: Tokenizer, text: str) -> list[int]:
+    """The library's ids behind those of a byte that nothing is joined with: no space is put before them."""
+    ids = library.encode("\x00" + text).ids
+    return ids[ids.index(library.token_to_id("<0x00>")) + 1 :]
+
+
+def test_no_space_is_put_in_front_of_a_text(tmp_path):
+    folder = put(tmp_path / "texts", DOCUMENTS)
+    plain = Text(path=folder, tokenizer=tokenizer_file(tmp_path / "plain.json"))
+    added = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    asked = Text(path=folder, tokenizer=tokenizer_file(tmp_path / "space.json", pre_tokenizer=added))
+    assert all(np.array_equal(a, b) for a, b in zip(asked.train, plain.train, strict=True))
 
 
 def _word_piece(path: Path) -> str:

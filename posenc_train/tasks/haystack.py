@@ -1,8 +1,8 @@
 """Needles in real text: what the tasks of this kind share. `needle` is the plainest of them.
 
 A needle is a few symbols between two marks, ‹AB123›; the question, behind the text, is a mark and a key, ⁇AB. The three
-marks are ids of their own, which no text has, so a needle is where its ‹ is and nowhere else. Letters, digits and text
-are one vocabulary, and what the needles say is drawn without looking at the text.
+marks are ids that no text has, so a needle is where its ‹ is and nowhere else. Letters, digits and text are one
+vocabulary, and what the needles say is drawn without looking at the text.
 
 The text is a passage of one document, of the training documents in training and of the validation documents in
 evaluation. A *slot* is a place for needles: slot s is behind the first s tokens of the passage, the last is before the
@@ -10,6 +10,7 @@ question. Sequences are as long as the length asks for, in training as in evalua
 """
 
 import inspect
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -106,6 +107,22 @@ class Haystack(Asked):
                 f"has none for {' '.join(missing)}: take another, or leave the task at bytes"
             )
         return np.array([id_of[letter] for letter in letters])
+
+    def mark_by_unused_ids(self) -> None:
+        """Marks with the greatest ids of the vocabulary that are in no document and no needle, in place of ids behind
+        it, which a model from elsewhere may not have. Raises UserError where there are fewer than the marks."""
+        used = np.zeros(self.vocab, bool)
+        used[self.letters] = used[self.digits] = True
+        for document in itertools.chain(self.text.train, self.text.validation):
+            used[document] = True
+        unused = np.flatnonzero(~used)[-self.marks :].tolist()
+        if len(unused) < self.marks:
+            raise UserError(
+                f"task={self.name}: needs {self.marks} ids of the tokenizer that are in no document of "
+                f"{self.text.facts['source']}, which has all but {len(unused)}; give less text by task.path=…"
+            )
+        self.opening, self.closing, self.question = unused
+        self.filler, self.marks, self.symbols = self.closing, 0, self.text.symbols
 
     # ---- parts of a sequence ----------------------------------------------------------------------------
 

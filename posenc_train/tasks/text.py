@@ -35,7 +35,7 @@ class Text(Task):
       list of several corpora. Each has evaluation windows of its own, and rows of its own beside those of all
     - weights: of the corpora in training, in their order; null: by their number of places for a window
     - hub: namespace/name of a data set on the Hugging Face Hub; subset, files, revision: which part and state
-    - tokenizer: a byte-level tokenizer.json; bpe: size of a vocabulary learned from the training documents
+    - tokenizer: a tokenizer.json (tokens.py says which); bpe: size of a vocabulary learned from the training documents
     - processes: how many encode; it changes no id
     - bos: feed the mark `vocab` in place of the first id of every window, and of every document packed into it, in
       training and evaluation alike; never a target, counted by the length

@@ -1,8 +1,9 @@
-"""Documents of bytes as documents of token ids: by a byte-level tokenizer.json, or by BPE learned here.
+"""Documents of bytes as documents of token ids: by a tokenizer.json, or by BPE learned here.
 
-Only byte-level tokenizers: an id stands for the same number of bytes wherever it is, so that bits per byte
-can be had from losses per token. This is verified on every document: the bytes of its ids add up to its own.
-Nothing is truncated, padded or added, whatever the file says.
+Only tokenizers of which an id stands for the same bytes wherever it is, so that bits per byte can be had from losses
+per token: byte-level ones (GPT-2, Llama 3, Qwen), and those that write a space as ▁ (SentencePiece: Llama 2, Mistral,
+Gemma). This is verified on every document: the bytes of its ids are its own. Nothing is truncated, padded or added,
+whatever the file says, and no space is put in front of a text.
 """
 
 import itertools
@@ -11,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from posenc_train.tasks.names import digest
 
 PIECE = 2**16  # characters; longer documents are encoded in pieces …
 GROUP = 2**21  # … of which so many characters at once, at 120 bytes of memory each
+SPACE, BYTE = "▁", re.compile("<0x([0-9A-F]{2})>")
 PLACE = re.compile(r"(?<=\S) (?=[^\W\d_])")
 
 
@@ -31,13 +34,14 @@ class Vocabulary:
         import tokenizers
 
         try:
-            self.tokenizer = tokenizers.Tokenizer.from_str(text)
+            content = _adding_nothing(json.loads(text))
+            self.tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
         except Exception as error:  # the library raises no class of its own
             raise UserError(f"{where}: not a tokenizer.json: {error}; see the `tokenizers` library") from error
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.text, self.where = text, where
-        self.spellings = _spellings(self.tokenizer, json.loads(text), where)
+        self.spellings = _spellings(self.tokenizer, content, where)
         self.lengths = np.array([len(spelling) for spelling in self.spellings])  # int64
         self.piece = PIECE if _parts_words(self.tokenizer) else sys.maxsize
         self.dtype = "uint16" if len(self.lengths) <= 2**16 else "uint32"
@@ -106,11 +110,10 @@ def _ids(parts: list, documents: Documents, text: str, where: str, names: tuple 
     for first, last in parts:
         part = documents.take(np.arange(first, last))
         for index, ids in enumerate(_encode(vocabulary, _texts(part, names, where))):
-            stand_for, has = int(vocabulary.lengths[ids].sum()), int(part.lengths[index])
-            if stand_for != has:
+            if b"".join([vocabulary.spellings[id] for id in ids.tolist()]) != part[index].tobytes():
                 raise UserError(
-                    f"{where}: changes the text: {_name(part, index, names)} has {has} bytes, its ids stand "
-                    f"for {stand_for}; give a byte-level tokenizer without a normalizer or an added space"
+                    f"{where}: changes the text: the ids of {_name(part, index, names)} stand for other bytes than its "
+                    "own; give a tokenizer that keeps every character, or task.bpe=…"
                 )
             yield {"ids": ids.tobytes()}
 
@@ -186,22 +189,43 @@ def _bpe(texts: Iterator[str], size: int, where: str):
     return tokenizer
 
 
+def _adding_nothing(part: Any) -> Any:
+    """A tokenizer.json, or a part of one, that puts no space in front of a text."""
+    if isinstance(part, list):
+        return [_adding_nothing(value) for value in part]
+    if not isinstance(part, dict):
+        return part
+    off = {"add_prefix_space": False, "prepend_scheme": "never"}
+    if part.get("type") == "Prepend":
+        off["prepend"] = ""
+    return {key: off[key] if key in off else _adding_nothing(value) for key, value in part.items()}
+
+
 def _spellings(tokenizer, content: dict, where: str) -> list[bytes]:
-    """A byte-level token is written with one character a byte; an added token is written as it is."""
-    added = {token["id"]: token["content"] for token in content.get("added_tokens", [])}
-    alphabet = _alphabet()
-    spellings = [b""] * (max(tokenizer.get_vocab().values(), default=-1) + 1)
-    for token, id in tokenizer.get_vocab().items():
-        if id in added:
-            spellings[id] = added[id].encode()
-        elif alphabet.keys() >= set(token):
-            spellings[id] = bytes(alphabet[character] for character in token)
-        else:
-            break
+    """Of each id. An added token is written as it is."""
+    added = {token["content"] for token in content.get("added_tokens", [])}
+    vocabulary, decoder = tokenizer.get_vocab(), content.get("decoder")
+    if _holds(decoder, "ByteLevel"):
+        byte_of = _alphabet()
+        known = all(byte_of.keys() >= set(token) for token in vocabulary.keys() - added)
     else:
-        if _holds(content.get("decoder"), "ByteLevel"):
-            return spellings
-    raise UserError(f"{where}: not a byte-level tokenizer, so bits per byte cannot be had; give one, or task.bpe=…")
+        byte_of, known = None, SPACE in json.dumps(decoder, ensure_ascii=False)
+    if not known:
+        raise UserError(
+            f"{where}: neither byte-level nor with ▁ for a space, so bits per byte cannot be had; give another "
+            "tokenizer, or task.bpe=…"
+        )
+    spellings = [b""] * (max(vocabulary.values(), default=-1) + 1)
+    for token, id in vocabulary.items():
+        if token in added:
+            spellings[id] = token.encode()
+        elif byte_of:
+            spellings[id] = bytes(byte_of[character] for character in token)
+        elif single := content["model"].get("byte_fallback") and BYTE.fullmatch(token):
+            spellings[id] = bytes([int(single[1], 16)])
+        else:
+            spellings[id] = token.replace(SPACE, " ").encode()
+    return spellings
 
 
 def _alphabet() -> dict[str, int]:
