@@ -559,6 +559,7 @@ def test_accuracy_has_a_ratio_and_a_usable_length_where_the_task_was_learned(tmp
     assert float(found["rope", "longest usable length by token accuracy", 204]["value"]) == 102
     for quantity in ("extrapolation ratio of exact match", "longest usable length by token accuracy"):
         assert (found["nope", quantity, 102]["status"], found["nope", quantity, 102]["value"]) == ("not learned", "")
+    assert not report(tmp_path / "none", copies("nope", [0.9, 0.9])).worth  # a table of nothing but that
 
 
 def test_an_extension_is_compared_with_the_plain_model_at_1x(tmp_path):

@@ -6,6 +6,7 @@ of it is one scheme, extension, sampling and training configuration; a column is
 averages are seeds and nothing else: perplexity is exp(total / count) of each seed, then the mean of these.
 """
 
+import itertools
 import json
 import math
 import re
@@ -216,7 +217,7 @@ def summary(
             *frame.attrs.get("notes", ()),
         ),
         parts=tables(score for score in last if score["by"]),
-        worth=tables(worth),
+        worth=tables(itertools.chain.from_iterable(of for of in _grouped(worth, _TABLE).values() if _any_known(of))),
         along=tables(_by_tokens(scores)),
         tolerance=tolerance,
     )
@@ -230,6 +231,10 @@ def _grouped(rows: Iterable[Record], keys: tuple[str, ...]) -> dict[tuple, list[
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     return groups
+
+
+def _any_known(rows: Iterable[Record]) -> bool:
+    return any(row["status"] == "ok" for row in rows)
 
 
 def _folded(row: Record) -> Record:
