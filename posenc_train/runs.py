@@ -81,6 +81,11 @@ def done(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> set[tuple[str
     return {(*_place(row), row.eval_hash) for row in rows}
 
 
+def texts(folder: Path) -> set[str]:
+    """The eval_hash of all texts that a loss of this run was measured on."""
+    return {row.eval_hash for row in store.load(folder / "rows.jsonl") if row.metric == "nll" and row.eval_hash}
+
+
 def training_code(cfg: Mapping[str, Any]) -> str:
     """The fingerprint of the code that would train this configuration now, and of that of the run it starts from."""
     return fingerprint.trained(cfg, record(Path(cfg["init"]).expanduser()).get("code", "") if cfg["init"] else "")

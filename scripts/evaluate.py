@@ -21,7 +21,9 @@ def main(cfg: dict) -> None:
 
     if cfg["run"] is None:
         trained, folder, label = foreign.evaluated(cfg)
-        print(report.text(report.of(folder)))
+        summary = report.of(folder)
+        report.write(summary, folder)
+        print(report.text(summary))
         runs.complain(runs.asked_for(trained, folder, label))
         return
     folder, trained = runs.reopened(cfg)
@@ -35,16 +37,23 @@ def main(cfg: dict) -> None:
         model = build_model(trained, task)
         with locked(folder):
             saved = load(model, folder / "last.ckpt")  # which a training may have replaced since it was read above
+            data = {data_hash(task, length, longest(trained)) for length in lengths(trained)}
+            if (known := runs.texts(folder)) and not known & data:
+                print(
+                    "the texts are as long as the longest length, so they are others than those of the rows before: what "
+                    "is to be compared must be asked for together, as lengths=[…]"
+                )
             done = runs.done(trained, folder, saved.label)
             asked = {"code": saved.code, "done": done, "documents": (documents := [])}
             rows = [*evaluate_run(trained, task, model, saved.step, saved.label, folder, **asked)]
             added = store.append(folder / "rows.jsonl", rows, documents)
-            data = {data_hash(task, length, longest(trained)) for length in lengths(trained)}
             runs.remember(trained, folder, saved, data | {row.eval_hash for row in rows}, 0.0)
         print(f"{folder}: {added} rows are new")
         with Run(cfg["logger"]["mode"], folder.name, trained["study"], trained) as run:
             run.evaluation(store.load(folder / "rows.jsonl"))  # all of them: W&B shows the last table
-    print(report.text(report.of(folder)))
+    summary = report.of(folder)
+    report.write(summary, folder)
+    print(report.text(summary))
     runs.complain(runs.asked_for(trained, folder, saved.label))
 
 

@@ -177,22 +177,22 @@ def test_the_interval_over_documents_against_brute_force():
     picks = rng.integers(80, size=(20_000, 80))
     drawn = totals[picks].sum(1) / counts[picks].sum(1)
     low, high = np.quantile(drawn, [0.025, 0.975])
-    found = statistics.over_documents(totals, counts)
+    found = statistics.over_documents([(1, totals, counts)])
     assert found == pytest.approx((low, high), abs=0.07 * (high - low))
-    assert found == statistics.over_documents(totals, counts), "the same each time"
+    assert found == statistics.over_documents([(1, totals, counts)]), "the same each time"
     assert found[0] < totals.sum() / counts.sum() < found[1]
 
 
 def test_of_documents_alike_sized_it_is_near_students():
     values = np.random.default_rng(6).normal(1.0, 0.3, 400)
     student = statistics.interval(values)
-    found = statistics.over_documents(8 * values, np.full(400, 8))
+    found = statistics.over_documents([(1, 8 * values, np.full(400, 8))])
     assert found == pytest.approx((student.low, student.high), abs=0.06 * (student.high - student.low))
 
 
 def test_few_documents_have_none_and_equal_ones_one_without_width():
-    assert statistics.over_documents([1.0, 2.0, 3.0] * 3, [4] * 9) is None
-    assert statistics.over_documents([3.0] * 10, [4] * 10) == (0.75, 0.75)
+    assert statistics.over_documents([(1, [1.0, 2.0, 3.0] * 3, [4] * 9)]) is None
+    assert statistics.over_documents([(1, [3.0] * 10, [4] * 10)]) == (0.75, 0.75)
 
 
 def study(folder: Path, seeds=(0,), extensions=("none",)) -> Path:
@@ -233,6 +233,30 @@ def test_one_seeds_gain_has_an_interval_over_documents(tmp_path):
     assert f"({float(line['low']):.3f}…{float(line['high']):.3f})" in text and "and not another training" in " ".join(
         text.split()
     )
+
+
+def test_the_split_has_an_interval_over_documents(tmp_path):
+    """Two of twelve documents have no target of the window control; S and its parts by their formula at 2x."""
+    rng = np.random.default_rng(8)
+    asked = [("nonoverlapping", 128, [64] * 12), ("nonoverlapping", 256, [64] * 12)]
+    asked += [("window(L=128, targets=20)", 128, [2] * 10)]
+    made, sums_of = [], []
+    for protocol, length, counts in asked:
+        totals = rng.uniform(1, 3, len(counts)) * counts
+        made.append(row(length=length, protocol=protocol, total=math.fsum(totals), count=sum(counts)))
+        sums_of.append((np.pad(totals, (0, 12 - len(counts))), np.pad(counts, (0, 12 - len(counts)))))
+    kept = [sums(r, t[c > 0], c[c > 0]) for r, (t, c) in zip(made, sums_of, strict=True)]
+    store.append(tmp_path / "s" / made[0].cell / "rows.jsonl", made, kept)
+    posenc_train.report.write(posenc_train.report.of(tmp_path / "s"), tmp_path)
+    with open(tmp_path / "table.csv", newline="") as file:
+        found = {line["quantity"]: line for line in csv.DictReader(file)}
+    picks = np.random.default_rng(0).integers(12, size=(20_000, 12))
+    one, two, alone = (t[picks].sum(1) / c[picks].sum(1) for t, c in sums_of)
+    s = (one + alone) / 2
+    for name, drawn in (("fewer starved tokens", one - s), ("longer context", s - two)):
+        ends, line = np.quantile(drawn, [0.025, 0.975]), found[name]
+        assert [float(line["low"]), float(line["high"])] == pytest.approx(ends, abs=0.15 * np.diff(ends)[0]), name
+        assert float(line["low"]) < float(line["value"]) < float(line["high"])
 
 
 def test_several_seeds_have_their_own_spread_instead(tmp_path):

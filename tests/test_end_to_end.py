@@ -117,7 +117,26 @@ def test_evaluate_adds_rows_and_the_same_again_adds_none(in_study, capsys):
     added = after[len(before) :]
     assert {r["length"] for r in added} == {48} and {r["checkpoint"] for r in added} == {"last@12"}
     run("evaluate", f"run={folder}", "lengths=[64,48]")
-    assert rows_in(folder) == after and "there already" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert rows_in(folder) == after and "there already" in said and "others than" not in said
+    assert ",48," in (folder / "table.csv").read_text()
+
+
+def test_longer_texts_are_told_and_have_a_1x_of_their_own(in_study, capsys):
+    """The study's other runs keep the texts that they have in common."""
+    run("train", *NANO, "position=alibi", "study=other")
+    run("evaluate", f"run={(folder := folder_of('alibi', 'study=other'))}", "lengths=[16,256]")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "so they are others than those of the rows before: what is to be compared must be asked for together" in said
+    assert "texts are as long as the longest length asked for: ask for all lengths together" in said
+    loss = {
+        r["length"]: r["total"] / r["count"]
+        for r in rows_in(folder)  # the later ones, at 16, are of the longer texts
+        if (r["protocol"], r["unit"], r["slice"]) == ("same_targets(k=8)", "byte", {}) and r["length"] in (16, 256)
+    }
+    with open(folder / "table.csv", newline="") as file:
+        gained = [r for r in csv.DictReader(file) if r["quantity"] == "gain over window" and r["length"] == "256"]
+    assert [float(r["value"]) for r in gained] == [pytest.approx(loss[16] - loss[256])]
 
 
 def test_a_zeroed_head_is_uniform(in_study, tmp_path, monkeypatch):

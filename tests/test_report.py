@@ -523,6 +523,15 @@ def test_without_the_window_nothing_is_split_and_another_text_is_not_compared(tm
     assert quantities == {"extrapolation ratio of perplexity", "longest usable length by perplexity"}
 
 
+def test_each_text_has_a_1x_of_its_own(tmp_path):
+    """Evaluated again up to a greater length, whose texts are others: 1x was measured on both."""
+    rows = losses("same_targets(k=64)", {128: 1.9, 256: 1.7}, eval_hash="first")
+    rows += losses("same_targets(k=64)", {128: 2.3, 512: 2.0}, eval_hash="second")
+    found = worth(report(tmp_path, rows))
+    assert float(found["rope", "gain over window", 256]["value"]) == pytest.approx(0.2)
+    assert float(found["rope", "gain over window", 512]["value"]) == pytest.approx(0.3)
+
+
 def test_seeds_are_differences_first_and_a_mean_afterwards(tmp_path):
     rows = [
         r

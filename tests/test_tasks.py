@@ -4,6 +4,7 @@ import functools
 import importlib
 import io
 import re
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from posenc_train.config import UserError, compose
 from posenc_train.tasks.asked import Asked
 from posenc_train.tasks.base import IGNORE, Batch, Task
 from posenc_train.tasks.draw import Draw
-from posenc_train.tasks.drawing import drawn
+from posenc_train.tasks.drawing import drawn, folded
 
 for file in Path(__file__).parent.glob("solvers_*.py"):
     importlib.import_module(file.stem)
@@ -184,15 +185,31 @@ def test_its_samples_are_drawn_in_80_columns(name):
     task = task_of(name)
     lines = drawn(task.batch(0, 0, range(3), 64), task.symbols).splitlines()
     heads = [line.split(" ")[0] for line in lines]
-    assert heads.count("fed") == heads.count("targets") >= 3 and max(map(len, lines)) <= 80, lines
+    below = "answer" if task.pooled else "targets"
+    assert heads.count("fed") >= heads.count(below) >= 3 and max(map(len, lines)) <= 80, lines
+    assert task.pooled or heads.count("fed") == heads.count("targets")
 
 
-@pytest.mark.parametrize("name, said", [("kv_lookup", "key"), ("text", "Language")])
+@pytest.mark.parametrize("name, said", [("kv_lookup", "key"), ("order", "answer +mouse!"), ("text", "Language")])
 def test_show_task_says_what_it_is_and_prints_samples(name, said):
     with redirect_stdout(io.StringIO()) as out:
         run("show_task", f"task={name}", "length=64", "samples=2")
-    assert said in out.getvalue() and f"2 training samples of task={name} in 64 tokens:" in out.getvalue()
+    assert (
+        re.search(said, out.getvalue()) and f"2 training samples of task={name}, length 64; fed over" in out.getvalue()
+    )
     assert max(map(len, out.getvalue().splitlines())) <= 80
+
+
+@every
+def test_what_show_task_prints_of_a_task_fits_80_columns(name):
+    """A drawing that is cut has every token of the docstring's, in the same order."""
+    for paragraph in sys.modules[type(task_of(name)).__module__].__doc__.strip().split("\n\n"):
+        lines = folded(paragraph).splitlines()
+        assert max(map(len, lines)) <= 80
+        for head in ("    fed", "    targets") if paragraph.startswith("    fed") else ():
+            tokens = [line.split()[1:] for line in lines if line.startswith(head)]
+            whole = [line.split()[1:] for line in paragraph.splitlines() if line.startswith(head)]
+            assert sum(tokens, []) == sum(whole, [])
 
 
 def test_what_is_drawn_is_what_is_fed_over_what_should_come_next():

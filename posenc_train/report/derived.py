@@ -29,7 +29,8 @@ RATIO, USABLE = "extrapolation ratio", "longest usable length"
 
 def derived(scores: Iterable[Record], tolerance: float) -> Iterator[Record]:
     """scores: rows with `quantity`, `value`, `mean`. The records that come back have `of`, what they are in full;
-    `slice`, the same in short; and `form`, how to show them: as a difference, ratio or length. A gain has a `base`."""
+    `slice`, the same in short; and `form`, how to show them: as a difference, ratio or length. A difference has
+    `parts`: (factor, row) of the mean losses that add up to it."""
     series: dict[tuple, list[Record]] = {}
     for score in scores:
         if score["quantity"] in ("perplexity", *RATES):
@@ -38,18 +39,27 @@ def derived(scores: Iterable[Record], tolerance: float) -> Iterator[Record]:
         if key[-1] == "byte" and (*key[:-1], "token") in series:
             continue  # the same losses by another unit
         plain = [*series.get(_of(line[0] | {"extension": "none"}), ()), *line]
-        base = next((score for score in plain if score["length"] == score["train_length"]), None)
-        line = sorted((score for score in line if score["length"] > score["train_length"]), key=lambda s: s["length"])
-        line = [score for score in line if base is not None and _comparable(base, score)]
-        made = [_usable(base, line, tolerance)] if line else []
-        for score in line:
-            made.append(_ratio(base, score))
-            if _bare(base) == "same_targets" and base["quantity"] == "perplexity":
-                gain = _made(score, base, GAIN, "gain", "difference", _less(base["mean"], score["mean"]))
-                made.append(gain | {"base": base})
-            if _bare(base) == "nonoverlapping" and score["extension"] == "none":
-                made += _split(base, _alone(series, base), score)
+        longer = sorted((score for score in line if score["length"] > score["train_length"]), key=lambda s: s["length"])
+        made = []
+        for base in _bases(plain):
+            own = [score for score in longer if _comparable(base, score)]
+            made += [_usable(base, own, tolerance)] if own else []
+            for score in own:
+                made.append(_ratio(base, score))
+                if _bare(base) == "same_targets" and base["quantity"] == "perplexity":
+                    made.append(_difference(score, base, GAIN, "gain", [(1, base), (-1, score)]))
+                if _bare(base) == "nonoverlapping" and score["extension"] == "none":
+                    made += _split(base, _alone(series, base), score)
         yield from (record for record in made if record["status"] != "ok" or record["value"] is not None)
+
+
+def _bases(rows: Iterable[Record]) -> list[Record]:
+    """Those at 1x: of each text that was scored the first, or of rates, whose examples differ, the first of all."""
+    found: dict[str | None, Record] = {}
+    for row in rows:
+        if row["length"] == row["train_length"]:
+            found.setdefault(None if row["quantity"] in RATES else row["eval_hash"], row)
+    return [*found.values()]
 
 
 def _of(score: Record) -> tuple:
@@ -78,6 +88,12 @@ def _ratio(base: Record, score: Record) -> Record:
     known = score["value"] is not None and base["value"]
     value = score["value"] / base["value"] if known else None
     return _made(score, base, f"{RATIO} of {base['quantity']}", f"{_short(base)}ratio", "ratio", value)
+
+
+def _difference(score: Record, base: Record, of: str, short: str, parts: list[tuple[float, Record]]) -> Record:
+    known = all(row["mean"] is not None for _, row in parts)
+    value = sum(factor * row["mean"] for factor, row in parts) if known else None
+    return _made(score, base, of, short, "difference", value) | {"parts": parts}
 
 
 def _short(score: Record) -> str:
@@ -120,15 +136,10 @@ def _alone(series: dict[tuple, list[Record]], base: Record) -> Record | None:
 def _split(base: Record, alone: Record | None, score: Record) -> list[Record]:
     if alone is None:
         return []
-    factor, blind = score["length"] / base["length"], None
-    if base["mean"] is not None and alone["mean"] is not None:
-        blind = (base["mean"] + (factor - 1) * alone["mean"]) / factor
+    c = score["length"] / base["length"]
+    blind = [(1 / c, base), ((c - 1) / c, alone)]  # S
     worse = alone if base["status"] == "ok" else base
     return [
-        _made(score, worse, STARVED, "starved", "difference", _less(base["mean"], blind)),
-        _made(score, worse, LONGER, "context", "difference", _less(blind, score["mean"])),
+        _difference(score, worse, STARVED, "starved", [(1 - 1 / c, base), (1 / c - 1, alone)]),
+        _difference(score, worse, LONGER, "context", [*blind, (-1, score)]),
     ]
-
-
-def _less(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other

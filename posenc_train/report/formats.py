@@ -278,10 +278,11 @@ def _text(line: Line, column: Column, cell: Cell | None) -> str:
     if cell.quantity.startswith(USABLE):
         return f"{'≥' * (cell.value == column.length)}{cell.value:.0f}{mark}"
     form = _perplexity if "perplexity" in cell.quantity or cell.quantity.startswith(RATIO) else "{:.3f}".format
-    plus = "+" * (cell.quantity in (GAIN, STARVED, LONGER) and cell.value >= 0)
+    difference = cell.quantity in (GAIN, STARVED, LONGER)
+    plus = "+" * (difference and cell.value >= 0)
     sd = "" if cell.sd is None else f" ±{form(cell.sd)}"
     ends = "" if cell.interval is None else " ({:.2f}–{:.2f})".format(*cell.interval)
-    ends = " ({:.3f}…{:.3f})".format(*cell.interval) if ends and cell.quantity == GAIN else ends
+    ends = " ({:.3f}…{:.3f})".format(*cell.interval) if ends and difference else ends
     fewer = "" if cell.seeds == line.seeds else f" (n={len(cell.seeds)})"
     return f"{plus}{form(cell.value)}{mark}{sd}{ends}{fewer}"
 

@@ -66,26 +66,30 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half, n)
 
 
-def over_documents(totals: Sequence[float], counts: Sequence[int]) -> tuple[float, float] | None:
-    """The interval of sum(totals) / sum(counts) when documents are resampled (bootstrap, BCa; the same each time).
+def over_documents(parts: Sequence[tuple[float, Sequence[float], Sequence[int]]]) -> tuple[float, float] | None:
+    """The interval of the sum of factor * sum(totals) / sum(counts) over (factor, totals, counts), when documents are
+    resampled, each with all that was scored on it (bootstrap, BCa; the same each time).
 
-    totals: by document, such as the difference of two sums of losses of the same targets; counts: how many those are.
+    totals: by document, such as sums of losses; counts: of how many targets. The documents of all parts are the same.
     None for fewer than FEWEST documents; of documents that are all alike it is their value alone.
     """
     from scipy import stats
 
-    totals, counts = np.asarray(totals, float), np.asarray(counts, float)
-    if len(totals) < FEWEST:
+    factors = [factor for factor, _, _ in parts]
+    sums = [np.asarray(column, float) for _, totals, counts in parts for column in (totals, counts)]
+
+    def value(*sums, axis):
+        means = [totals.sum(axis) / counts.sum(axis) for totals, counts in zip(sums[::2], sums[1::2], strict=True)]
+        return sum(factor * mean for factor, mean in zip(factors, means, strict=True))
+
+    if len(sums[0]) < FEWEST:
         return None
-    means = totals / counts
-    if (means == means[0]).all():
-        return float(means[0]), float(means[0])
-
-    def mean(totals, counts, axis):
-        return totals.sum(axis) / counts.sum(axis)
-
+    with np.errstate(invalid="ignore"):
+        single = value(*(column[:, None] for column in sums), axis=1)  # of every document by itself
+    if (single == single[0]).all():
+        return float(single[0]), float(single[0])
     options = {"paired": True, "vectorized": True, "n_resamples": RESAMPLES, "confidence_level": LEVEL, "rng": 0}
-    found = stats.bootstrap((totals, counts), mean, **options).confidence_interval
+    found = stats.bootstrap(sums, value, **options).confidence_interval
     return float(found.low), float(found.high)
 
 

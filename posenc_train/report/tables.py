@@ -20,7 +20,7 @@ import pandas as pd
 
 from posenc_train.evaluation.rows import ALONG
 from posenc_train.report import statistics
-from posenc_train.report.derived import GAIN, SHORT, WORTH, derived
+from posenc_train.report.derived import SHORT, WORTH, derived
 from posenc_train.report.intervals import wilson
 from posenc_train.report.store import SCORED
 
@@ -337,19 +337,24 @@ def _gated(scores: list[Record], gate: float) -> Iterator[Record]:
 
 
 def _resampled(worth: list[Record], documents: pd.DataFrame | None) -> Iterator[tuple[Record, tuple | None]]:
-    """The gains over the window of what has one seed, each with its interval over documents, where those are known."""
+    """The differences of losses of what has one seed, each with its interval over the documents that all of them were
+    scored on, where those are known."""
     if documents is None or documents.empty:
         return
-    gains = [record for record in worth if record["of"] == GAIN and record["status"] == "ok"]
-    by_row = {key: of_row.set_index("document") for key, of_row in documents.groupby(list(SCORED))}
-    for same in _grouped(gains, ("study", "scheme", "extension", "sampling", "recipe", "length", "protocol")).values():
-        if len(same) > 1:
-            continue
-        (record,) = same
-        short, long = (by_row.get(tuple(row[name] for name in SCORED)) for row in (record["base"], record))
-        if short is None or long is None or not short["count"].equals(long["count"]):
-            continue
-        yield record, statistics.over_documents(short["total"] - long["total"], short["count"])
+    made = [record for record in worth if record.get("parts") and record["status"] == "ok"]
+    by_row = {key: of_row.set_index("document")[["total", "count"]] for key, of_row in documents.groupby(list(SCORED))}
+    kinds = ("study", "scheme", "extension", "sampling", "recipe", "length", "protocol", "of")
+    for same in _grouped(made, kinds).values():
+        for record in same if len({row["seed"] for row in same}) == 1 else ():
+            sums = [by_row.get(tuple(row[name] for name in SCORED)) for _, row in record["parts"]]
+            if any(of_row is None for of_row in sums) or any(set(of_row.index) - set(sums[0].index) for of_row in sums):
+                continue
+            sums = [
+                of_row.reindex(sums[0].index, fill_value=0) for of_row in sums
+            ]  # a window has targets in some alone
+            factors = [factor for factor, _ in record["parts"]]
+            parts = [(f, of_row["total"], of_row["count"]) for f, of_row in zip(factors, sums, strict=True)]
+            yield record, statistics.over_documents(parts)
 
 
 # ---- lines -----------------------------------------------------------------------------------------------
@@ -465,6 +470,8 @@ def annotated(table: Table) -> Table:
         if odd:
             marked |= {place for places in odd.values() for place in places}
             notes.append(f"{MARK} {words} differs from the rest: {_where(table, odd)}")
+            if key == "eval_hash" and table.quantity not in (*NAMES.values(), WORTH):
+                notes.append("texts are as long as the longest length asked for: ask for all lengths together")
     lines = tuple(
         replace(line, cells={c: replace(cell, marked=(i, c) in marked) for c, cell in line.cells.items()})
         for i, line in enumerate(table.lines)

@@ -1,7 +1,7 @@
 """Samples of a task as people read them: what is fed over what should come next."""
 
+import textwrap
 from collections.abc import Sequence
-from itertools import zip_longest
 
 from posenc_train.tasks.base import IGNORE, Batch
 
@@ -10,21 +10,36 @@ HEADS = ("fed", "targets", "document")
 
 def drawn(batch: Batch, symbols: Sequence[str], width: int = 80) -> str:
     """Every sample in blocks of lines of at most `width`. _ is no target. Where nearly all symbols are of one character
-    they stand close: text reads as text."""
+    they stand close: text reads as text. One answer to a whole sequence stands below it."""
     fed = [[symbols[id] for id in row] for row in batch.inputs.tolist()]
     targets = [["_" if id == IGNORE else symbols[id] for id in row] for row in batch.targets.tolist()]
     documents = [] if batch.doc is None else [[str(doc) for doc in row] for row in batch.doc.tolist()]
-    rows = zip(fed, targets, *([documents] if documents else []), strict=True)
-    samples = [list(zip_longest(*lines, fillvalue="")) for lines in rows]  # one answer to a whole stands at its start
+    whole = batch.targets.shape[1] < batch.inputs.shape[1]
+    rows = zip(fed, *([] if whole else [targets]), *([documents] if documents else []), strict=True)
+    samples = [list(zip(*lines, strict=True)) for lines in rows]
     widths = [len(cell) for sample in samples for column in sample for cell in column]
     gap = "" if sum(wide > 1 for wide in widths) <= 0.1 * len(widths) else " "
-    return "\n\n".join(_sample(sample, gap, width) for sample in samples)
+    indent = max(map(len, HEADS[: 3 if documents else 2])) + 2
+    below = [f"\n{'answer':<{indent}}{answer}" if whole else "" for (answer, *_) in targets]
+    drawn = (_sample(sample, gap, width, indent) + answer for sample, answer in zip(samples, below, strict=True))
+    return "\n\n".join(drawn)
 
 
-def _sample(columns: Sequence[Sequence[str]], gap: str, width: int) -> str:
+def folded(paragraph: str, width: int = 80) -> str:
+    """A docstring's drawing, whose lines are cut at the same tokens where they are wider; what is no drawing is filled."""
+    lines, begin = paragraph.splitlines(), len("    targets  ")
+    if not paragraph.startswith(" "):
+        return textwrap.fill(" ".join(paragraph.split()), width)
+    if max(map(len, lines)) <= width:
+        return paragraph
+    room = (width - begin) // 2 * 2
+    starts = range(begin, max(map(len, lines)), room)
+    return "\n".join(f"{line[:begin]}{line[start : start + room]}".rstrip() for start in starts for line in lines)
+
+
+def _sample(columns: Sequence[Sequence[str]], gap: str, width: int, indent: int) -> str:
     """Columns of cells, one cell for each of HEADS, broken into blocks that fit."""
     blocks, used = [[]], 0
-    indent = max(map(len, HEADS[: len(columns[0])])) + 2
     for column in columns:
         wide = max(map(len, column))
         if used + wide > width - indent:

@@ -1,16 +1,18 @@
 """The token some steps back returns: how much of it a model finds at a known distance.
 
-    distance 4   fed      c a d b c a a b c d …
-                 target   a d b c a a b c d ?      the token 4 steps before ? is a: ? is a at .8 + .2 / 16
+    fed      c a d b c a a b c d …
+    targets  a d b c a a b c d ?    4 steps before ? is a: p(a) = .8 + .2 / 16
 
 With probability p a token is the one `distance` steps before it, else (and at the first `distance` tokens) one of K
 symbols, each as likely, that one included. So the optimum is known:
 
-    loss = -ln(p [it is the same as `distance` steps before] + (1 - p) / K);  ln K where there is nothing so far back
+    loss = -ln(p [it is the same as `distance` steps before] + (1 - p) / K)
+           ln K where there is nothing so far back
 
-At the defaults, ln 16 = 2.77 nats for the first 31 targets and 0.99 on average from there on. Of 64 targets
-half have no source, of 512 a sixteenth: so the loss over all targets falls with the length, while the same targets gain
-nothing from a context beyond the distance. It is to be tolerated, and no more; regret tells the two apart.
+At the defaults, ln 16 = 2.77 nats for the first 31 targets and 0.99 on average from there on. Of 64 targets half have
+no source, of 512 a sixteenth: so over all targets the loss of a model that copies falls with the length, and the regret
+of one that does not grows, to 1.78 nats, while the same targets gain nothing from a context beyond the distance. It is
+to be tolerated, and no more: look at the regret by position, or on the same targets.
 """
 
 import numpy as np

@@ -1,12 +1,13 @@
 """A Markov chain of its own in every sequence: what follows each symbol must be learned from the sequence itself.
 
     fed      c a b c a d c a …    so far b has followed a once, d once
-    target   a b c a d c a ?      the optimum of the next, of 4 symbols and alpha = 0.3: b and d 1.3 / 3.2 each
+    targets  a b c a d c a ?      of 4 symbols, alpha = 0.3: b and d 1.3 / 3.2 each
 
 Every row of a sequence's transition matrix is drawn from Dirichlet(alpha, …, alpha), its first symbol from all alike.
 So the best prediction of the token after `s`, of K symbols, is known, the matrix integrated out:
 
-    p(next) = (how often next has followed s so far + alpha) / (how often anything has followed s + K alpha)
+    p(next) = (how often next has followed s so far + alpha)
+            / (how often anything has followed s so far + K alpha)
 
 It is all that anybody can know of a sequence fed from its beginning, as in training. At the defaults its loss falls
 from 2.08 nats (ln 8) to 1.45 at the 64th target and 1.26 at the 512th, towards 1.24 (the entropy of a known matrix).

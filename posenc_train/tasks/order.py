@@ -5,7 +5,7 @@
 
     direction=true, here of 10 tokens; the sentence comes once in every 16:
     fed      . , cat3 chases2 mouse5 : ; , . .      answer: the cat (0)
-    partner  . . , ; : mouse5 chases2 cat3 , .      answer: the mouse (1), the same tokens from right to left
+    partner  . . , ; : mouse5 chases2 cat3 , .      answer: the mouse (1)
 
 For bidirectional models (model.causal=false), whose answer comes from the mean over all tokens. Every sequence has a
 partner of the same tokens and the other answer, in training with the same chance, in evaluation always: a model that
