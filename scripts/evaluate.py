@@ -40,8 +40,8 @@ def main(cfg: dict) -> None:
             data = {data_hash(task, length, longest(trained)) for length in lengths(trained)}
             if (known := runs.texts(folder)) and not known & data:
                 print(
-                    "the texts are as long as the longest length, so they are others than those of the rows before: what "
-                    "is to be compared must be asked for together, as lengths=[…]"
+                    "the texts are as long as the longest length, so they are others than those of the rows before: "
+                    "what is to be compared must be asked for together, as lengths=[…]"
                 )
             done = runs.done(trained, folder, saved.label)
             asked = {"code": saved.code, "done": done, "documents": (documents := [])}

@@ -26,7 +26,7 @@ def drawn(batch: Batch, symbols: Sequence[str], width: int = 80) -> str:
 
 
 def folded(paragraph: str, width: int = 80) -> str:
-    """A docstring's drawing, whose lines are cut at the same tokens where they are wider; what is no drawing is filled."""
+    """A docstring's drawing, its lines cut at the same tokens where they are wider; what is no drawing is filled."""
     lines, begin = paragraph.splitlines(), len("    targets  ")
     if not paragraph.startswith(" "):
         return textwrap.fill(" ".join(paragraph.split()), width)
