@@ -238,7 +238,8 @@ def loss_by_position(curves: Curves) -> Figure:
     _trained(axes, curves.train_length)
     axes.set_xlabel("tokens seen (position + 1)")
     axes.set_ylabel(f"loss, {name} per {curves.unit}")
-    axes.set_title(f"{curves.protocol} at length {longest}, {PER_OCTAVE} points an octave")
+    what = "loss from the beginning of a text" if bare(curves.protocol) == "regret" else curves.protocol
+    axes.set_title(f"{what} at length {longest}, {PER_OCTAVE} points an octave")
     _headline(figure, "loss by position", curves, curves.seeds)
     _legend(axes, entries)
     return figure

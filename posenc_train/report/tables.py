@@ -349,9 +349,8 @@ def _resampled(worth: list[Record], documents: pd.DataFrame | None) -> Iterator[
             sums = [by_row.get(tuple(row[name] for name in SCORED)) for _, row in record["parts"]]
             if any(of_row is None for of_row in sums) or any(set(of_row.index) - set(sums[0].index) for of_row in sums):
                 continue
-            sums = [
-                of_row.reindex(sums[0].index, fill_value=0) for of_row in sums
-            ]  # a window has targets in some alone
+            # `window` has targets in some documents alone.
+            sums = [of_row.reindex(sums[0].index, fill_value=0) for of_row in sums]
             factors = [factor for factor, _ in record["parts"]]
             parts = [(f, of_row["total"], of_row["count"]) for f, of_row in zip(factors, sums, strict=True)]
             yield record, statistics.over_documents(parts)

@@ -91,5 +91,5 @@ class Order(Judged):
     def report(self, length: int, longest: int) -> dict:
         blind = "nope and every bias on |i - j|" if self.direction else "nope"
         return super().report(length, longest) | {
-            "chance": f"{blind} answer half of it right with model.causal=false; a causal mask tells order by itself"
+            "chance": f"0.5 for {blind}, with model.causal=false; a causal mask tells order by itself"
         }
