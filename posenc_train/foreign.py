@@ -1,5 +1,6 @@
 """Evaluates a model of `transformers` in a local folder: its configuration, its rows, its folder in runs/."""
 
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,9 +43,8 @@ def evaluated(cfg: Mapping[str, Any]) -> tuple[dict[str, Any], Path, str]:
     with locked(folder):
         store.write_whole(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False).encode())
         documents = []
-        rows = [*evaluate_run(config, task, model, 0, label, folder, documents=documents)]
-        rows.insert(0, size(config, task, model, label))
-        added = store.append(folder / "rows.jsonl", rows, documents)
+        made = evaluate_run(config, task, model, 0, label, folder, documents=documents)
+        rows, added = runs.kept(folder, itertools.chain([size(config, task, model, label)], made), documents)
     print(f"{folder}: {added} of {len(rows)} rows are new")
     return config, folder, label
 

@@ -81,6 +81,18 @@ def done(cfg: Mapping[str, Any], folder: Path, checkpoint: str) -> set[tuple[str
     return {(*_place(row), row.eval_hash) for row in rows}
 
 
+def kept(folder: Path, rows: Iterable[Row], documents: list) -> tuple[list[Row], int]:
+    """The rows, and how many of them are new, once they are in the folder: also those that were made before an error or
+    an interruption, which goes on from here. documents: as of `store.append`, filled while the rows are made."""
+    made, added = [], 0
+    try:
+        for row in rows:
+            made.append(row)
+    finally:
+        added = store.append(folder / "rows.jsonl", made, documents)
+    return made, added
+
+
 def texts(folder: Path) -> set[str]:
     """The eval_hash of all texts that a loss of this run was measured on."""
     return {row.eval_hash for row in store.load(folder / "rows.jsonl") if row.metric == "nll" and row.eval_hash}

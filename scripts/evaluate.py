@@ -45,8 +45,8 @@ def main(cfg: dict) -> None:
                 )
             done = runs.done(trained, folder, saved.label)
             asked = {"code": saved.code, "done": done, "documents": (documents := [])}
-            rows = [*evaluate_run(trained, task, model, saved.step, saved.label, folder, **asked)]
-            added = store.append(folder / "rows.jsonl", rows, documents)
+            made = evaluate_run(trained, task, model, saved.step, saved.label, folder, **asked)
+            rows, added = runs.kept(folder, made, documents)
             runs.remember(trained, folder, saved, data | {row.eval_hash for row in rows}, 0.0)
         print(f"{folder}: {added} rows are new")
         with Run(cfg["logger"]["mode"], folder.name, trained["study"], trained) as run:

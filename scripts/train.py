@@ -47,7 +47,7 @@ def main(cfg: dict) -> None:
         def measure(step: int, code: str) -> None:
             documents = []
             rows = evaluate_run(cfg, task, model, step, f"{ALONG}{step}", folder, tell, code, (), documents)
-            store.append(folder / "rows.jsonl", rows, documents)
+            runs.kept(folder, rows, documents)
 
         pauses = runs.steps_to_measure(cfg, folder)
         fit(cfg, task, model, build_sampling(cfg), folder, run, runs.training_code(cfg), pauses, measure)
@@ -59,11 +59,11 @@ def main(cfg: dict) -> None:
         label = saved.label  # weights that somebody edited since are not the trained ones
         done = runs.done(cfg, folder, label)
         documents = []
-        rows = [*evaluate_run(cfg, task, model, step, label, folder, tell, saved.code, done, documents)]
+        store.append(folder / "rows.jsonl", cost_rows(cfg, task, model, step, saved.seconds, code=saved.code))
+        made = evaluate_run(cfg, task, model, step, label, folder, tell, saved.code, done, documents)
+        rows, _ = runs.kept(folder, made, documents)
         seconds = time.perf_counter() - began
         tell("trained in %.1f s, evaluated in %.1f s", saved.seconds, seconds)
-        cost = cost_rows(cfg, task, model, step, saved.seconds, code=saved.code)
-        store.append(folder / "rows.jsonl", [*cost, *rows], documents)
         if added := biases(model, max(lengths(cfg))):
             store.write_whole(folder / store.BIASES, json.dumps(added).encode())
         run.evaluation(store.load(folder / "rows.jsonl"))  # all of them: W&B shows the last table

@@ -20,6 +20,7 @@ import yaml
 from running import NANO, ROOT, interruptible, lines, run
 
 from posenc_train.config import UserError, compose, run_folder
+from posenc_train.evaluation import run as evaluation_run
 from posenc_train.evaluation.rows import FIELDS, Row
 
 SMALL = [o for o in NANO if not o.startswith("task.")]
@@ -120,6 +121,31 @@ def test_evaluate_adds_rows_and_the_same_again_adds_none(in_study, capsys):
     said = capsys.readouterr().out
     assert rows_in(folder) == after and "there already" in said and "others than" not in said
     assert ",48," in (folder / "table.csv").read_text()
+
+
+def test_what_was_measured_before_an_error_is_kept_and_not_measured_again(in_study, monkeypatch):
+    run("train", *NANO, "position=rope", "study=whole")
+    asked, measure = [], evaluation_run.evaluate
+
+    def breaking(model, task, lengths, *args, **kwargs):
+        asked.extend(lengths)
+        if lengths == [64] and asked.count(64) == 1:
+            raise RuntimeError("the device is gone")
+        return measure(model, task, lengths, *args, **kwargs)
+
+    monkeypatch.setattr(evaluation_run, "evaluate", breaking)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        run("train", *NANO, "position=rope", "study=broken")
+    broken = run_folder(compose("train", [*NANO, "position=rope", "study=broken"]))
+    assert {r["length"] for r in rows_in(broken) if r["protocol"] != "training"} == {16, 32}
+    run("train", *NANO, "position=rope", "study=broken")
+    assert asked == [16, 32, 64, 64, 128]
+    told = [
+        sorted((r["protocol"], r["length"], r["unit"], str(r["slice"]), r["total"]) for r in rows_in(folder)
+               if r["protocol"] != "training")
+        for folder in (broken, broken.parents[1] / "whole" / broken.name)
+    ]  # fmt: skip
+    assert told[0] == told[1]
 
 
 def test_longer_texts_are_told_and_have_a_1x_of_their_own(in_study, capsys):

@@ -127,6 +127,25 @@ def test_a_row_depends_on_its_address_alone(task):
     assert not windows & {tuple(row) for row in torch.cat([whole.inputs, whole.targets[:, -1:]], dim=1).tolist()}
 
 
+@pytest.mark.parametrize(
+    "task, length",
+    [(Markov(symbols=2), 8), (Markov(symbols=2, alpha=0.05), 32), (FarCopy(symbols=2, distance=2), 12)],
+)
+def test_what_is_trained_on_is_never_evaluated_however_few_sequences_there_are(task, length):
+    seen = {
+        split: {row.tobytes() for row in task.sequences(0, split, 0, np.arange(count), length)}
+        for split, count in {"training": 20_000, "validation": 500, "evaluation": 500}.items()
+    }
+    assert seen["training"] and not seen["training"] & (seen["validation"] | seen["evaluation"])
+    assert not seen["validation"] & seen["evaluation"]
+
+
+def test_too_few_sequences_for_a_split_of_their_own_are_refused():
+    task = FarCopy(symbols=2, distance=1)
+    with pytest.raises(UserError, match="^task=far_copy: too few different sequences of [123] tokens for a split of"):
+        task.ready(1, [1, 2, 3])
+
+
 def test_far_copies_are_as_frequent_as_said():
     task = FarCopy(distance=5, probability=0.6, symbols=4)
     ids = task.sequences(0, "evaluation", 0, np.arange(2000), 60)

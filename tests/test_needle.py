@@ -330,6 +330,7 @@ def test_rows_are_addressed_by_seed_step_and_row(cls, path):
         (VariableTracking, {"chains": 6}, "task.letters=10: must be at least 12"),
         (VariableTracking, {"ask": "maybe"}, "task.ask=maybe: must be one of way, number"),
         (CommonWords, {"words": 3}, "task.words=3: must be more than task.asked=3"),
+        (CommonWords, {"words": 5}, "task.asked=3: must be at most 2, half of task.words=5"),
         (FrequentWords, {"exponent": 0}, "task.exponent=0: must be above 0"),
     ],
 )

@@ -428,10 +428,10 @@ def test_the_cost_is_told_first_and_a_second_call_does_nothing(trained, monkeypa
     fed = 2 * 4 * (15 * 16 + 13 * 32 + 9 * 64 + 1 * 128)
     assert f"sliding(stride=8): {fed:,} tokens to be fed, {fed / (2 * 4 * 4 * 128):.3g} times" in said
     assert f"masked_window(L=16): {2 * 4 * 4 * 128:,} tokens to be fed, 1 times" in said
-    assert f"window(L=16, targets=1024): {4 * 113 * 16:,} tokens to be fed" in said
+    assert f"window(L=16, targets=all): {4 * 113 * 16:,} tokens to be fed" in said
     rows = [r for r in store.load(trained / "rows.jsonl") if r.checkpoint == "last@12" and r.unit == "byte"]
     places = {(r.extension, r.length, r.protocol) for r in rows if r.protocol.startswith("window")}
-    assert places == {("none", 16, "window(L=16, targets=1024)")}  # once, of the plain model
+    assert places == {("none", 16, "window(L=16, targets=all)")}  # once, of the plain model
     assert {(r.extension, r.length) for r in rows if r.protocol == "sliding(stride=8)"} == {
         (extension, n) for extension in ("none", "pi") for n in (16, 32, 64, 128)
     }

@@ -523,6 +523,13 @@ def test_without_the_window_nothing_is_split_and_another_text_is_not_compared(tm
     assert quantities == {"extrapolation ratio of perplexity", "longest usable length by perplexity"}
 
 
+def test_nothing_is_split_where_a_length_leaves_targets_out(tmp_path):
+    """Of 1,024 targets a text windows of 384 leave out the first 256, and the others are other targets."""
+    rows = losses("nonoverlapping", {128: 2.0, 256: 1.75}) + losses("nonoverlapping", {384: 1.7}, 750)
+    found = worth(report(tmp_path, rows + losses("window(L=128)", {128: 1.6})))
+    assert {length for _, quantity, length in found if quantity == "longer context"} == {256}
+
+
 def test_each_text_has_a_1x_of_its_own(tmp_path):
     """Evaluated again up to a greater length, whose texts are others: 1x was measured on both."""
     rows = losses("same_targets(k=64)", {128: 1.9, 256: 1.7}, eval_hash="first")

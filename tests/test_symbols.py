@@ -104,6 +104,7 @@ def test_the_solver_finds_the_one_answer_at_other_settings_too(name, settings, s
             "the greatest length of addition is 27 tokens",
         ),
         ("ngram", {"alphabet": 3}, 400, "task=ngram: no 2 of 392 letters stand in one place only: give a larger"),
+        ("ngram", {"alphabet": 4, "answer": 2}, 104, "task=ngram: no 2 of 98 letters stand in one place only"),
         ("nth", {"indices": 30}, 31, "length 31: the smallest length of nth is 33 tokens"),
     ],
 )

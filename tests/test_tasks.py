@@ -156,10 +156,12 @@ def test_evaluation_examples_are_fixed_by_size_and_seed(name):
     task.batch(9, 9, range(8), 64)
     again = construct("task", dict(checks.file_settings("task", name))).examples(64)
     assert torch.equal(first.ids, again.ids) and first.fingerprint == again.fingerprint
-    assert (first.asked.numpy() == task.asked(first.size)).all() and len(first.ids) == task.count
+    assert (first.asked.numpy() == task.asked(first.size)).all()
+    drawn = task.sequences(0, "evaluation", first.size, np.arange(task.count), first.size).ids
+    assert first.ids.tolist() == list(map(list, dict.fromkeys(map(tuple, drawn.tolist()))))  # each of them once
     other = task_of(name, eval_seed=1).examples(64)
     assert not torch.equal(first.ids, other.ids) and first.fingerprint != other.fingerprint
-    assert all(len(values) == task.count for values in first.slices.values())
+    assert all(len(values) == len(first.ids) for values in first.slices.values())
 
 
 @every_asked

@@ -8,7 +8,8 @@ Of every scheme, per seed, against its plain self (no extension) at the trained 
 
 At 1x same_targets is the control that feeds each target at most the trained length of tokens. Where `window` was
 measured too (l: the mean loss of targets with all of the trained length before them, fed alone), the fall of the
-nonoverlapping loss from 1x to c x is split in two, both in nats per target:
+nonoverlapping loss from 1x to c x is split in two, both in nats per target, where both score the same targets (c x
+divides the length of the texts):
 
     S = (nonoverlapping(1x) + (c - 1) l) / c     the loss at c x of a model that never looks past the trained length
     fewer starved tokens   nonoverlapping(1x) - S: fewer targets near a window's beginning
@@ -48,7 +49,7 @@ def derived(scores: Iterable[Record], tolerance: float) -> Iterator[Record]:
                 made.append(_ratio(base, score))
                 if _bare(base) == "same_targets" and base["quantity"] == "perplexity":
                     made.append(_difference(score, base, GAIN, "gain", [(1, base), (-1, score)]))
-                if _bare(base) == "nonoverlapping" and score["extension"] == "none":
+                if _bare(base) == "nonoverlapping" and score["extension"] == "none" and base["count"] == score["count"]:
                     made += _split(base, _alone(series, base), score)
         yield from (record for record in made if record["status"] != "ok" or record["value"] is not None)
 

@@ -5,7 +5,7 @@ No example of training is one of evaluation or validation, whatever the alphabet
 which split it belongs (a sixteenth each to evaluation and validation), and what was drawn for another is drawn again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -108,22 +108,14 @@ class Asked(Task):
         """
         ids = np.empty((len(rows), self.tokens(size)), np.min_scalar_type(self.vocab + self.marks))
         slices: dict[str, np.ndarray] = {}
-        for first in range(0, len(rows), BLOCK):
-            part = rows[first : first + BLOCK]
-            waiting = np.arange(len(part))
-            for attempt in range(ATTEMPTS):
-                written = self.write(Draw(seed, split, step, part[waiting], attempt), size)
-                ids[first + waiting] = written.ids
-                for name, values in written.slices.items():
-                    slices.setdefault(name, np.empty(len(rows), values.dtype))[first + waiting] = values
-                waiting = waiting[self.disjoint & (split_of(written.ids) != split)]
-                if not len(waiting):
-                    break
-            else:
-                raise UserError(
-                    f"task={self.name}: too few different sequences of size {size} for a split of their own to "
-                    f"{split}: give a larger alphabet or a greater length"
-                )
+
+        def write(waiting: Int[np.ndarray, "w"], attempt: int) -> np.ndarray:
+            written = self.write(Draw(seed, split, step, rows[waiting], attempt), size)
+            for name, values in written.slices.items():
+                slices.setdefault(name, np.empty(len(rows), values.dtype))[waiting] = values
+            return written.ids
+
+        fill(ids, write, split if self.disjoint else None, f"task={self.name}", f"size {size}")
         return Sequences(ids, slices)
 
     def sizes(self, draw: Draw, length: int) -> Int[np.ndarray, "b"]:
@@ -151,11 +143,36 @@ class Asked(Task):
         return Batch(torch.from_numpy(inputs), torch.from_numpy(targets))
 
     def examples(self, length: int) -> Examples:
-        """The evaluation examples of a length: the same for every scheme, fixed by (size that fits, eval_seed)."""
+        """The evaluation examples of a length: the same for every scheme, fixed by (size that fits, eval_seed). None
+        occurs twice, so where a split has few they are fewer than asked for: an interval counts each as one."""
         size = self.size(length)
         ids, slices = self.sequences(self.eval_seed, "evaluation", size, np.arange(self.count), size)
-        ids = ids.astype(np.int64)
+        first = np.sort(np.unique(hashed(ids), return_index=True)[1])
+        ids, slices = ids[first].astype(np.int64), {name: values[first] for name, values in slices.items()}
         return Examples(torch.from_numpy(ids), torch.from_numpy(self.asked(size)), size, slices, digest(ids))
+
+
+def fill(
+    ids: Int[np.ndarray, "b n"],
+    write: Callable[[Int[np.ndarray, "w"], int], Int[np.ndarray, "w n"]],
+    split: str | None,
+    task: str,
+    what: str,
+) -> None:
+    """Fills ids with write(rows, attempt), BLOCK rows at once, and draws again what belongs to another split than
+    `split`; None: nothing. Raises UserError, which names the task and what of it, where the split has none."""
+    for first in range(0, len(ids), BLOCK):
+        waiting = np.arange(first, min(first + BLOCK, len(ids)))
+        for attempt in range(ATTEMPTS):
+            ids[waiting] = write(waiting, attempt)
+            waiting = waiting[(split_of(ids[waiting]) != split) & (split is not None)]
+            if not len(waiting):
+                break
+        else:
+            raise UserError(
+                f"{task}: too few different sequences of {what} for a split of their own to {split}: give a larger "
+                "alphabet or a greater length"
+            )
 
 
 def split_of(ids: Int[np.ndarray, "b n"]) -> np.ndarray:

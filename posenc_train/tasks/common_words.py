@@ -12,6 +12,7 @@ shared by the others as evenly as they can be (RULER's: 30 times and 3 times; th
 import numpy as np
 from jaxtyping import Int
 
+from posenc_train.config import UserError
 from posenc_train.tasks.base import digest
 from posenc_train.tasks.word_list import WordList
 
@@ -31,6 +32,8 @@ class CommonWords(WordList):
         eval_seed: int = 0,
     ):
         super().__init__(words, asked, examples, longest, eval_seed)
+        if 2 * asked > words:
+            raise UserError(f"task.asked={asked}: must be at most {words // 2}, half of task.words={words}")
         self.ratio = ratio
         self.least = asked * ratio + 1  # each common word `ratio` times, and another once
         self.fingerprint = digest("common_words", words, asked, ratio)

@@ -12,6 +12,8 @@ key: prefix says first what is looked for:
     targets  _ _ _ _ _ _ _ _ _ _ _ r p i _
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from posenc_train.config import UserError
@@ -20,7 +22,8 @@ from posenc_train.tasks.base import digest
 from posenc_train.tasks.draw import Draw
 from posenc_train.tasks.symbols import letters
 
-TRIES = 20  # at letters in which some key stands once
+TRIES = 40  # at letters in which some key stands once …
+FEW = 10  # … of which so many must do for each of 256 rows where a length is new: then 40 fail once in a billion
 
 
 class Ngram(Asked):
@@ -56,6 +59,11 @@ class Ngram(Asked):
     def asked(self, size: int) -> np.ndarray:
         return np.arange(self.tokens(size)) >= self.tokens(size) - self.answer
 
+    def ready(self, train_length: int, lengths: Sequence[int]) -> None:
+        super().ready(train_length, lengths)
+        for size in {self.size(length) for length in (train_length, *lengths)}:
+            self._unique(Draw(0, "training", 0, np.arange(256)), size, FEW)
+
     def write(self, draw: Draw, size: int) -> Sequences:
         word, place = self._unique(draw, size)
         ids = np.full((len(draw.rows), self.tokens(size)), self.separator)
@@ -66,11 +74,11 @@ class Ngram(Asked):
         ids[:, -self.answer :] = np.take_along_axis(word, said, axis=1)
         return Sequences(ids)
 
-    def _unique(self, draw: Draw, size: int) -> tuple[np.ndarray, np.ndarray]:
+    def _unique(self, draw: Draw, size: int, tries: int = TRIES) -> tuple[np.ndarray, np.ndarray]:
         """Letters [b n], and a place [b 1] of a key that stands nowhere else, with room for the answer behind it."""
         word, place = np.empty((len(draw.rows), size), np.int64), np.empty((len(draw.rows), 1), np.int64)
         waiting = np.arange(len(draw.rows))
-        for _ in range(TRIES):
+        for _ in range(tries):
             drawn, order = draw.integers(self.alphabet, size), draw.uniform(size)
             once = self._once(drawn[waiting])
             found = once.any(1)

@@ -1,7 +1,7 @@
 """Text from a source whose best predictor is known: how low the loss of every target can be.
 
 A task of this kind is how sequences are drawn, and the loss of the optimum. No sequence of training is one of
-evaluation but by chance: the split is part of the address that its numbers are drawn from.
+evaluation or validation: what it holds decides to which split it belongs, as of the tasks that ask (asked.py).
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 
 from posenc_train.config import UserError
-from posenc_train.tasks.asked import BLOCK
+from posenc_train.tasks.asked import fill
 from posenc_train.tasks.base import NEXT_TOKEN, Batch, Task
 from posenc_train.tasks.draw import Draw
 
@@ -39,6 +39,9 @@ class Source(Task):
     def ready(self, train_length: int, lengths: Sequence[int]) -> None:
         for length in (train_length, *lengths):
             self._long_enough(length)
+        self.sequences(0, "training", 0, np.arange(1), train_length)
+        self.held_out(train_length, max(lengths, default=train_length))
+        self.windows(max(lengths, default=train_length))
 
     def batch(self, seed: int, step: int, rows: range, length: int, split: str = "training") -> Batch:
         ids = self.sequences(seed, split, step, np.arange(rows.start, rows.stop), length)
@@ -58,9 +61,11 @@ class Source(Task):
         """What is fed at a length and its last target, in the smallest unsigned type that holds the ids."""
         self._long_enough(length)
         ids = np.empty((len(rows), length + 1), np.min_scalar_type(self.vocab - 1))
-        for first in range(0, len(rows), BLOCK):
-            part = slice(first, first + BLOCK)
-            ids[part] = self.write(Draw(seed, split, step, rows[part]), length + 1)
+        fill(
+            ids,
+            lambda waiting, attempt: self.write(Draw(seed, split, step, rows[waiting], attempt), length + 1),
+            split, f"task={self.name}", f"{length} tokens",
+        )  # fmt: skip
         return ids
 
     def _long_enough(self, length: int) -> None:
