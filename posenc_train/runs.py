@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -311,13 +312,13 @@ def load_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def describe(facts: Mapping[str, Any], within: str = "") -> str:
-    """Facts as lines of `name: value`, those of a part indented below it."""
+def describe(facts: Mapping[str, Any]) -> str:
+    """Facts as lines of `name: value`, within 80 columns where words allow."""
     lines = []
     for key, value in facts.items():
         if isinstance(value, Mapping):
-            numbers = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in value.items())
-            lines.append(f"{within}{key}: {numbers}")
-        else:
-            lines.append(f"{within}{key}: {value}")
+            value = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in value.items())
+        lines.append(
+            textwrap.fill(f"{key}: {value}", 80, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        )
     return "\n".join(lines)

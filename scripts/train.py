@@ -73,7 +73,7 @@ def main(cfg: dict) -> None:
                 run.figure(file.stem, file)
         data = {data_hash(task, length, longest(cfg)) for length in lengths(cfg)} | {row.eval_hash for row in rows}
         runs.remember(cfg, folder, saved, data, seconds)
-        tell("%s\nrows, tables and figures are in %s", report.text(summary), folder)
+        tell("%s\nrows, tables and figures are in\n%s", report.text(summary), folder)
     runs.complain(runs.measurements(cfg, folder))
 
 

@@ -146,7 +146,7 @@ def costs(cfg: Mapping[str, Any], task: Task, asked: Mapping[str, Mapping]) -> I
         usual = times * sum(tokens_fed("nonoverlapping", {}, texts, whole, n, trained) for n in sizes)
         if usual:
             told = protocol_label(name, own, trained)
-            yield f"{told}: {fed:,} tokens to be fed, {fed / usual:.3g} times what nonoverlapping feeds"
+            yield f"{told}: {fed:,} tokens to be fed, {fed / usual:.3g} times nonoverlapping"
 
 
 def cost_rows(

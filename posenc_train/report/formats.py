@@ -63,6 +63,7 @@ def title(table: Table, tolerance: float = 0.05) -> tuple[str, str]:
     seeds = all_seeds(table.lines)
     over = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean ±sd over seeds {_list(seeds)}"
     what = f"{table.task}, {table.model}, trained on {table.train_length} tokens: {table.quantity}"
+    what += " per token" * (table.quantity == "perplexity" and table.unit == "token")  # of text, there is one per byte
     if table.quantity == WORTH:
         return what, f"{table.protocol}: {_worth(table, tolerance)}; {over}"
     counts = sorted({n for line in table.lines for cell in line.cells.values() for n in cell.counts})
