@@ -1009,10 +1009,20 @@ def join(*parts: str) -> str:
     return " ".join(part for part in parts if part)
 
 
+CALLED = {  # what others call a setting -> ours
+    **dict.fromkeys(("max_steps", "train_steps", "num_steps", "epochs", "max_epochs"), "optim.steps"),
+    **dict.fromkeys(("learning_rate", "max_lr"), "optim.lr"),
+    **dict.fromkeys(("seq_len", "seq_length", "context_length", "block_size", "max_length"), "train_length"),
+}
+
+
 def unknown_key(override: str, section: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
     """The line for `key=value` whose key is not among the `known` ones of its section."""
     allowed = [key for key in known if key not in ("_target_", "names")]
-    guess = nearest(override.partition("=")[0], [*(dotted(section, key) for key in allowed), *elsewhere])
+    key = override.partition("=")[0].lstrip("+~")
+    guess = nearest(key, [*(dotted(section, key) for key in allowed), *elsewhere])
+    if ours := CALLED.get(key.rpartition(".")[2]):
+        guess = f"did you mean {ours}?"
     has = f"has {', '.join(allowed)}" if allowed else "has no settings"
     return join(f"{override}: no such key;", guess, section or "the configuration", has)
 

@@ -80,6 +80,8 @@ WRONG = {
     "protocol=[nonoverlaping]": ["nonoverlaping", "did you mean nonoverlapping?", "free_running"],
     "extension=[pj]": ["extension=pj", "choose one of abf, by_parts"],
     "optm.lr=3": ["optm.lr=3", "did you mean optim.lr?"],
+    "trainer.max_steps=3": ["trainer.max_steps=3", "did you mean optim.steps?"],
+    "seq_len=64": ["seq_len=64", "did you mean train_length?"],
     "++model.hedas=4": ["model.hedas=4", "did you mean model.heads?", "width, heads, layers"],
     "extension=[]": ["extension=[]", "at least one of abf, by_parts"],
     "protocol=[]": ["protocol=[]", "at least one of classified, free_running"],
