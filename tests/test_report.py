@@ -669,6 +669,15 @@ def test_parts_in_words_keep_their_order(tmp_path):
     assert [line.part for line in table.lines] == ["1-64", "65-128", "129-256", "never"]
 
 
+def test_a_loss_of_few_targets_says_of_how_many(tmp_path):
+    rows = [
+        row(protocol="recurrence(bytes=8)", slice={"recurrence": part}, total=2.0 * count, count=count)
+        for part, count in (("1-64", 29), ("65-128", 30))
+    ]
+    text = " ".join(formats.render(report(tmp_path, rows)).split())
+    assert "rope 1-64 7.39 (of 29)" in text and "(of n): of so few bytes" in text and "(of 30)" not in text
+
+
 def test_along_the_training_a_line_is_a_length_and_a_column_the_tokens_seen(tmp_path):
     rows = losses("same_targets(k=64)", {128: 2.0, 256: 2.1})
     rows += losses("same_targets(k=64)", {128: 2.5, 256: 2.2}, checkpoint="step@100", tokens_seen=250_000)

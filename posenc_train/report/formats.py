@@ -27,6 +27,7 @@ from posenc_train.report.tables import (
     annotated,
     bare,
     heading,
+    is_few,
     short,
 )
 
@@ -39,7 +40,7 @@ FORMULAS = {
 }
 WORDS = {
     "same_targets": " (the same last k targets, with growing context)",
-    "nonoverlapping": " (every target, in windows side by side)",
+    "nonoverlapping": " (every target of windows side by side)",
     "sliding": " (every target once, with all the context that the stride leaves)",
     "masked_window": " (windows side by side, a query sees the last L keys)",
     "window": " (from the L tokens before, fed alone)",
@@ -285,7 +286,8 @@ def _text(line: Line, column: Column, cell: Cell | None) -> str:
     ends = "" if cell.interval is None else " ({:.2f}–{:.2f})".format(*cell.interval)
     ends = " ({:.3f}…{:.3f})".format(*cell.interval) if ends and difference else ends
     fewer = "" if cell.seeds == line.seeds else f" (n={len(cell.seeds)})"
-    return f"{plus}{form(cell.value)}{mark}{sd}{ends}{fewer}"
+    few = f" (of {min(cell.counts)})" if is_few(cell) else ""
+    return f"{plus}{form(cell.value)}{mark}{sd}{ends}{few}{fewer}"
 
 
 def _perplexity(value: float) -> str:

@@ -54,6 +54,7 @@ DOCUMENTS = (
 )
 CLUSTERED = ", each taken as wholly right or wrong: never too narrow for tokens that go together"
 MARK = "†"
+FEW = 30  # targets
 
 Record = dict[str, Any]  # a row of the frame
 
@@ -77,11 +78,10 @@ class Column(NamedTuple):
 @dataclass(frozen=True)
 class Cell:
     """Mean over seeds, its sample standard deviation (None for one seed) and, unless one of them has no number, the
-    `values` of the seeds. `counts`: the numbers of scored
-    targets that occur. `interval`: 95 %, of a rate over the examples that one seed was asked (see intervals.py), of a
-    gain over window, where there is one seed, over its resampled documents.
-    `quantity`: what it is, where a table holds several. Whoever shows a `value` whose `status` is not "ok" shows
-    the status with it."""
+    `values` of the seeds. `counts`: the numbers of scored targets that occur. `interval`: 95 %, of a rate over the
+    examples that one seed was asked (see intervals.py), of a difference of losses, where there is one seed, over its
+    resampled documents. `quantity`: what it is, where a table holds several. Whoever shows a `value` whose `status` is
+    not "ok" shows the status with it."""
 
     value: float | None
     sd: float | None
@@ -528,10 +528,17 @@ def _remarks(table: Table) -> Iterator[str]:
         yield "#: the end of the run folder's name, where only the training configuration differs"
     if any(cell.interval for line in table.lines for cell in line.cells.values()):
         yield DOCUMENTS if table.quantity == WORTH else EXAMPLES + CLUSTERED * (table.unit == "token")
+    if any(is_few(cell) for line in table.lines for cell in line.cells.values()):
+        yield f"(of n): of so few {table.unit}s that another text could say anything"
     seeds = all_seeds(table.lines)
     for fewer in dict.fromkeys(line.seeds for line in table.lines if line.seeds != seeds):
         labels = [line.label for line in table.lines if line.seeds == fewer]
         yield f"only seed{'s' * (len(fewer) > 1)} {', '.join(map(str, fewer))}: {'; '.join(labels)}"
+
+
+def is_few(cell: Cell) -> bool:
+    """Whether a perplexity is of few targets."""
+    return cell.status == "ok" and cell.quantity == "perplexity" and min(cell.counts) < FEW
 
 
 def heading(table: Table, column: Column) -> str:
