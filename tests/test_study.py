@@ -23,7 +23,7 @@ from running import ROOT, lines, run
 from posenc_train import choice, estimate, fingerprint, launch, lock, runs, study
 from posenc_train.build import build_model, build_task
 from posenc_train.config import UserError, compose, run_folder
-from posenc_train.report import store
+from posenc_train.report import figures, store
 from posenc_train.tasks.asked import split_of
 from posenc_train.training.checkpoint import Saved
 
@@ -36,8 +36,10 @@ GRID = ["experiment=quickstart", "study=s", "task=text", "position=nope,alibi", 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """Studies in this process: Hydra's own launcher, one cell after another."""
+    """Studies in this process: Hydra's own launcher, one cell after another, and no pictures, of which others tell."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(figures, "draw", lambda report: {})
+    monkeypatch.setattr(figures, "for_paper", lambda report: {})
     monkeypatch.setattr("sys.argv", [str(ROOT / "scripts" / "reproduce.py")])
     monkeypatch.setattr(launch, "hydra_line", lambda: ["hydra/launcher=basic"])
 
