@@ -124,7 +124,7 @@ def test_evaluate_adds_rows_and_the_same_again_adds_none(in_study, capsys):
 
 
 def test_what_was_measured_before_an_error_is_kept_and_not_measured_again(in_study, monkeypatch):
-    run("train", *NANO, "position=rope", "study=whole")
+    run("train", *NANO, "position=rope", "study=whole", "logger=none")
     asked, measure = [], evaluation_run.evaluate
 
     def breaking(model, task, lengths, *args, **kwargs):
@@ -135,10 +135,10 @@ def test_what_was_measured_before_an_error_is_kept_and_not_measured_again(in_stu
 
     monkeypatch.setattr(evaluation_run, "evaluate", breaking)
     with pytest.raises(RuntimeError, match="the device is gone"):
-        run("train", *NANO, "position=rope", "study=broken")
+        run("train", *NANO, "position=rope", "study=broken", "logger=none")
     broken = run_folder(compose("train", [*NANO, "position=rope", "study=broken"]))
     assert {r["length"] for r in rows_in(broken) if r["protocol"] != "training"} == {16, 32}
-    run("train", *NANO, "position=rope", "study=broken")
+    run("train", *NANO, "position=rope", "study=broken", "logger=none")
     assert asked == [16, 32, 64, 64, 128]
     told = [
         sorted((r["protocol"], r["length"], r["unit"], str(r["slice"]), r["total"]) for r in rows_in(folder)
@@ -150,7 +150,7 @@ def test_what_was_measured_before_an_error_is_kept_and_not_measured_again(in_stu
 
 def test_longer_texts_are_told_and_have_a_1x_of_their_own(in_study, capsys):
     """The study's other runs keep the texts that they have in common."""
-    run("train", *NANO, "position=alibi", "study=other")
+    run("train", *NANO, "position=alibi", "study=other", "logger=none")
     run("evaluate", f"run={(folder := folder_of('alibi', 'study=other'))}", "lengths=[16,256]")
     said = " ".join(capsys.readouterr().out.split())
     assert "so they are others than those of the rows before: what is to be compared must be asked for together" in said
