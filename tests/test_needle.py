@@ -384,6 +384,24 @@ def test_a_tokenizer_without_all_digits_is_refused(tmp_path):
         Needle(path=str(tmp_path / "texts"), tokenizer=str(tmp_path / "tokenizer.json"))
 
 
+def test_marks_among_a_vocabulary_are_ids_of_no_document_and_no_needle(tmp_path):
+    """The greatest ids are the letters and digits, of which texts have none; before them come twelve that are in one
+    document each, of training or validation; before these, the marks."""
+    symbols, rare = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", "!#$%&'()*+,-"
+    others = sorted(set(pre_tokenizers.ByteLevel.alphabet()) - {*symbols, *rare})
+    tokenizer = Tokenizer(models.BPE({symbol: id for id, symbol in enumerate([*others, *rare, *symbols])}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "texts").mkdir()
+    for number, one in enumerate(rare):
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"{one} ab" * 100)
+    task = Needle(path=str(tmp_path / "texts"), tokenizer=str(tmp_path / "tokenizer.json"))
+    assert len(task.text.train) and len(task.text.validation)
+    task.mark_by_unused_ids()
+    assert [task.opening, task.closing, task.question] == list(range(len(others) - 3, len(others))) and not task.marks
+
+
 @pytest.mark.parametrize("cls", TASKS)
 def test_ten_thousand_sequences_take_about_a_second(cls, path):
     task = made(cls, path)
