@@ -22,6 +22,7 @@ from running import NANO, ROOT, interruptible, lines, run
 from posenc_train.config import UserError, compose, run_folder
 from posenc_train.evaluation import run as evaluation_run
 from posenc_train.evaluation.rows import FIELDS, Row
+from posenc_train.report import figures
 
 SMALL = [o for o in NANO if not o.startswith("task.")]
 
@@ -124,6 +125,7 @@ def test_evaluate_adds_rows_and_the_same_again_adds_none(in_study, capsys):
 
 
 def test_what_was_measured_before_an_error_is_kept_and_not_measured_again(in_study, monkeypatch):
+    monkeypatch.setattr(figures, "draw", lambda report: {})  # which takes longer than all else
     run("train", *NANO, "position=rope", "study=whole", "logger=none")
     asked, measure = [], evaluation_run.evaluate
 
@@ -148,8 +150,9 @@ def test_what_was_measured_before_an_error_is_kept_and_not_measured_again(in_stu
     assert told[0] == told[1]
 
 
-def test_longer_texts_are_told_and_have_a_1x_of_their_own(in_study, capsys):
+def test_longer_texts_are_told_and_have_a_1x_of_their_own(in_study, monkeypatch, capsys):
     """The study's other runs keep the texts that they have in common."""
+    monkeypatch.setattr(figures, "draw", lambda report: {})
     run("train", *NANO, "position=alibi", "study=other", "logger=none")
     run("evaluate", f"run={(folder := folder_of('alibi', 'study=other'))}", "lengths=[16,256]")
     said = " ".join(capsys.readouterr().out.split())
