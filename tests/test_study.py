@@ -699,6 +699,7 @@ def test_killed_anywhere_the_study_ends_the_same(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_killed_at_ten_random_moments(tmp_path):
     """All processes of the study at once, as in a power cut."""
     words = [*GRID, "model.dropout=0.1", "trainer.checkpoint_every=2", "optim.steps=200"]
