@@ -679,6 +679,16 @@ def theirs(library: Tokenizer, text: str) -> list[int]:
     return ids[ids.index(library.token_to_id("<0x00>")) + 1 :]
 
 
+def test_a_token_called_like_a_setting_is_a_token(tmp_path):
+    tokenizer = Tokenizer.from_file(tokenizer_file(tmp_path / "plain.json"))
+    tokenizer.add_tokens(["add_prefix_space"])
+    content = json.loads(tokenizer.to_str())
+    added = content["added_tokens"].pop()
+    content["model"]["vocab"][added["content"]] = added["id"]
+    vocabulary = tokens.Vocabulary(json.dumps(content), "test")
+    assert vocabulary.spellings[added["id"]] == b"add_prefix_space" and len(vocabulary.spellings) == added["id"] + 1
+
+
 def test_no_space_is_put_in_front_of_a_text(tmp_path):
     folder = put(tmp_path / "texts", DOCUMENTS)
     plain = Text(path=folder, tokenizer=tokenizer_file(tmp_path / "plain.json"))

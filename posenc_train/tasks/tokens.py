@@ -34,7 +34,8 @@ class Vocabulary:
         import tokenizers
 
         try:
-            content = _adding_nothing(json.loads(text))
+            content = json.loads(text)
+            content |= {part: _adding_nothing(content.get(part)) for part in ("normalizer", "pre_tokenizer")}
             self.tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
         except Exception as error:  # the library raises no class of its own
             raise UserError(f"{where}: not a tokenizer.json: {error}; see the `tokenizers` library") from error
@@ -190,7 +191,7 @@ def _bpe(texts: Iterator[str], size: int, where: str):
 
 
 def _adding_nothing(part: Any) -> Any:
-    """A tokenizer.json, or a part of one, that puts no space in front of a text."""
+    """A part of a tokenizer.json that puts no space in front of a text."""
     if isinstance(part, list):
         return [_adding_nothing(value) for value in part]
     if not isinstance(part, dict):
